@@ -154,6 +154,31 @@ class OpResult(Record):
     detail: dict[str, Any] = {}
 
 
+class Progress(Record):
+    """What a page says between two instructions."""
+
+    op: int = Field(ge=0, description="index of the instruction in the program")
+    steps_done: int = Field(ge=0)
+    loss: Number | None = None
+
+
+class PageEvent(Record):
+    """Something that happened beside a job's result: a console line, a failed request, a crash."""
+
+    kind: Literal[
+        "console-error",
+        "console-warning",
+        "page-error",
+        "request-failed",
+        "http-error",
+        "bad-request",
+        "crash",
+        "disconnected",
+        "hidden",
+    ]
+    message: str
+
+
 class PageFailure(Record):
     """Why a job's program stopped early."""
 
@@ -195,3 +220,305 @@ class JobResult(Record):
     memory: dict[str, Any] = {}
     adapter: dict[str, Any] | None = None
     page: PageFacts
+
+
+# --------------------------------------------------------------------------- the receipt
+
+Side = Literal["A", "B"]
+GateClass = Literal["blocking", "qualifying"]
+GateStatus = Literal["pass", "fail", "unknown", "not-applicable"]
+VerdictStatus = Literal["qualified", "unqualified", "failed"]
+Word = Literal["faster", "slower", "equivalent", "unsure"]
+
+
+class CorpusFacts(Record):
+    """What the arms trained on."""
+
+    name: str
+    sha256: str
+    size_bytes: int
+    entropy_nats_per_byte: float | None
+    unigram_entropy_nats: float
+
+
+class ArmPlan(Record):
+    """One side of the comparison, every choice made."""
+
+    side: Side
+    name: str
+    canonical: str = Field(description="the arm as a person would write it, defaults expanded")
+    options: dict[str, str | int | float | bool]
+    expected: dict[str, Any] = Field(description="what the arm must echo from inside its worker")
+    warmup_steps: int = Field(ge=0)
+    windows: int = Field(ge=1)
+    steps_per_window: int = Field(ge=1)
+    estimated_step_ms: Number
+    readback_ms: Number = Field(description="median empty round trip; recorded, not subtracted")
+
+    @property
+    def total_steps(self) -> int:
+        """Steps that one slot trains, warm-up included."""
+        return self.warmup_steps + self.windows * self.steps_per_window
+
+
+class GatePlan(Record):
+    """A gate's limit, fixed before the first slot."""
+
+    name: str
+    gate_class: GateClass
+    limit: float | None
+    meaning: str
+
+
+class Evaluator(Record):
+    """The code that turns raw samples into numbers and verdicts."""
+
+    version: str
+    sha256: str = Field(description="over the statistics, parity and reference sources")
+
+
+class Plan(Record):
+    """Everything decided before the first slot; frozen, then hashed."""
+
+    question: str
+    tracking_url: str | None = None
+    frozen_utc: str
+    preset: dict[str, Any]
+    config: ModelConfig
+    seed: int = Field(ge=0, lt=2**53)
+    corpus: CorpusFacts
+    state_sha256: str
+    tokens_sha256: str
+    arms: tuple[ArmPlan, ArmPlan]
+    order: tuple[tuple[Side, Side, Side, Side], ...]
+    gates: tuple[GatePlan, ...]
+    reference_steps: int = Field(ge=0)
+    budget_s: float
+    estimated_s: float
+    reductions: tuple[str, ...] = Field(description="what the budget took away, in words")
+    budget_rule: str
+    stop_rule: str
+    allowed_decisions: tuple[str, ...]
+    margin: float = Field(description="equivalence margin on the ratio, e.g. 0.02")
+    require_hardware: bool
+    evaluator: Evaluator
+    sha256: str = Field(default="", description="over the RFC 8785 form of the other fields")
+
+
+class Artifact(Record):
+    """A file that the page used."""
+
+    name: str
+    sha256: str
+    size_bytes: int
+    flags: tuple[str, ...] = ()
+    compiler: str | None = None
+
+
+class Subject(Record):
+    """What was measured: source, artefacts, compiler."""
+
+    driver_version: str
+    revision: str | None = Field(description="git commit, null where there is no repository")
+    dirty: bool | None
+    artifacts: tuple[Artifact, ...]
+
+
+class Environment(Record):
+    """Where it was measured."""
+
+    machine: dict[str, Any]
+    load_before: dict[str, Any]
+    load_after: dict[str, Any] | None
+    browser: dict[str, Any]
+    page: dict[str, Any]
+    adapter: dict[str, Any] | None
+    adapter_verdict: Literal["hardware", "software", "unknown", "not-applicable"]
+    adapter_reasons: tuple[str, ...]
+    features: dict[str, Any]
+
+
+class ReferenceFacts(Record):
+    """The NumPy float64 reference: its curve and its first gradients."""
+
+    dtype: str
+    losses: list[Number]
+    grad_norms: list[Number]
+    first_step_grad_norms: dict[str, Number]
+    band: list[Number] | None
+    band_reason: str | None
+
+
+class TensorError(Record):
+    """How far one tensor is from the reference's."""
+
+    rel_l2: Number
+    cosine: Number | None
+    worst_scaled: Number = Field(description="largest |error| over the reference's RMS")
+
+
+class TeacherPoint(Record):
+    """One step of an arm from the reference's own state, compared with the reference's step."""
+
+    t: int = Field(ge=0, description="AdamW steps taken before this one")
+    loss: Number
+    reference_loss: Number
+    grad_norm: Number
+    reference_grad_norm: Number
+    grads: dict[str, TensorError]
+    params: dict[str, TensorError]
+    key_bias_ratio: Number = Field(
+        description="largest norm of a key third of attn.bqkv's gradient over the rest's"
+    )
+
+
+class ArmParity(Record):
+    """What the prepare phase and the last slot found of one side."""
+
+    side: Side
+    applicable: bool
+    reason: str | None = None
+    points: tuple[TeacherPoint, ...] = ()
+    export_equal: bool | None = None
+    export_reason: str | None = None
+    final_slot: int | None = None
+    final_step: int | None = None
+    final_params: dict[str, TensorError] = {}
+    final_reason: str | None = None
+
+
+class SlotEvent(Record):
+    """Something that a page or browser reported."""
+
+    kind: str
+    message: str
+
+
+class Slot(Record):
+    """Raw data of one slot: one arm, a fresh page and worker, the initial state."""
+
+    index: int = Field(ge=0)
+    block: int = Field(ge=0)
+    position: int = Field(ge=0, le=3)
+    side: Side
+    arm: str
+    status: Literal["ok", "failed"]
+    failure: PageFailure | None = None
+    started_utc: str
+    compile_ms: Number | None = None
+    upload_ms: Number | None = None
+    first_step_ms: Number | None = None
+    steps_per_window: int
+    windows_ms: list[Number] = []
+    losses: list[Number] = []
+    grad_norms: list[Number] = []
+    sentinel_ms: list[Number] = []
+    param_sha256: str | None = None
+    memory: dict[str, Any] = {}
+    ran: dict[str, Any] = {}
+    adapter: dict[str, Any] | None = None
+    page: dict[str, Any] | None = None
+    events: list[SlotEvent] = []
+    wall_ms: Number | None = None
+
+
+class ArmSummary(Record):
+    """One side's steady-state figures over all of its windows."""
+
+    side: Side
+    arm: str
+    slots: int
+    windows: int
+    median_step_ms: Number | None
+    quartile1_step_ms: Number | None
+    quartile3_step_ms: Number | None
+    gflops: Number | None = Field(description="model FLOPs of a step over the median, in 1e9/s")
+    first_loss: Number | None
+    last_loss: Number | None
+
+
+class BlockValue(Record):
+    """mean log t over the block's A slots minus that over its B slots; t a slot's median window."""
+
+    block: int
+    order: str
+    log_ratio: Number | None
+    reason: str | None = None
+
+
+class Estimate(Record):
+    """Time of A over time of B."""
+
+    ratio: Number | None
+    low: Number | None
+    high: Number | None
+    confidence: float
+    blocks: int
+    degrees_of_freedom: int | None
+    word: Word
+    reason: str | None
+    median_ratio: Number | None = Field(description="median step A / median step B, all windows")
+
+
+class CurveError(Record):
+    """Largest relative deviation of a curve over all steps, and where."""
+
+    steps: int
+    loss: Number | None
+    loss_step: int | None
+    grad_norm: Number | None
+    grad_norm_step: int | None
+
+
+class Comparison(Record):
+    """Everything derived from the raw slots."""
+
+    arms: tuple[ArmSummary, ArmSummary]
+    blocks: tuple[BlockValue, ...]
+    estimate: Estimate
+    curve_errors: dict[Side, CurveError]
+    drift: CurveError = Field(description="A against B, paired within a block, |A−B|/max")
+    slots_repeat: dict[Side, bool | None]
+
+
+class Gate(Record):
+    """A gate's outcome."""
+
+    name: str
+    gate_class: GateClass
+    limit: float | None
+    measured: Number | None
+    status: GateStatus
+    reason: str
+
+
+class Verdict(Record):
+    """What may be said."""
+
+    status: VerdictStatus
+    reasons: tuple[str, ...]
+    headline: str
+
+
+class NonFinite(Record):
+    """A number that JSON cannot hold, written as null at `path` (JSON pointer)."""
+
+    path: str
+    kind: Literal["NaN", "Infinity", "-Infinity"]
+
+
+class Receipt(Record):
+    """driver-receipt/1. History of the format: 1 (2026-11) first version."""
+
+    format: Literal["driver-receipt/1"] = "driver-receipt/1"
+    plan: Plan
+    subject: Subject
+    environment: Environment
+    reference: ReferenceFacts
+    parity: tuple[ArmParity, ArmParity]
+    slots: tuple[Slot, ...]
+    comparison: Comparison
+    gates: tuple[Gate, ...]
+    verdict: Verdict
+    nonfinite: tuple[NonFinite, ...] = ()
+    digest: str = ""
