@@ -133,6 +133,7 @@ class Job(Record):
     tokens: TokensRef | None = None
     states: dict[str, StateRef] = Field(default_factory=dict)
     program: tuple[Op, ...]
+    plan_sha256: str | None = Field(default=None, description="echoed in the result's `ran`")
 
 
 # --------------------------------------------------------------------------- page → driver

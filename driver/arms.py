@@ -1,0 +1,224 @@
+"""The arms' grammar: names, options, canonical form; and what `auto` means on this machine.
+
+    wasm:threads=1+simd=scalar,webgpu:matmul=naive
+
+Arms are separated by `,`; options follow `:` and are joined by `+`. `OPTIONS` is the one list.
+"""
+
+import difflib
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from driver.errors import ArmError, Unsupported
+from driver.records import ArmJob, Record
+
+Value = str | int | float | bool
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option: its default, what it accepts, and what it does."""
+
+    default: Value
+    meaning: str
+    choices: tuple[str, ...] = ()
+    low: float = -math.inf
+    high: float = math.inf
+    aliases: tuple[tuple[str, str], ...] = ()
+    auto: bool = False
+
+    def parse(self, arm: str, key: str, text: str) -> Value:
+        """The value that `text` means; raises ArmError."""
+        text = dict(self.aliases).get(text, text)
+        if self.auto and text == AUTO:
+            return AUTO
+        if self.choices:
+            if text not in self.choices:
+                allowed = ", ".join(self.choices + ((AUTO,) if self.auto else ()))
+                raise ArmError(f"arm {arm}: {key}={text}: expected one of {allowed}")
+            return text
+        kind = float if isinstance(self.default, float) else int
+        try:
+            number = kind(text)
+        except ValueError:
+            noun = "a number" if kind is float else "a whole number"
+            raise ArmError(f"arm {arm}: {key}={text}: expected {noun}") from None
+        if not self.low <= number <= self.high:
+            raise ArmError(
+                f"arm {arm}: {key}={text}: expected {self.low:g} to {self.high:g}"
+            )
+        return number
+
+
+_PRODUCT = {"choices": ("naive", "blocked"), "auto": True}
+_WASM: dict[str, Option] = {
+    "threads": Option(AUTO, "threads of the fork-join pool", low=1, high=256, auto=True),
+    "simd": Option(
+        AUTO,
+        "instruction set of the module",
+        choices=("scalar", "simd128", "relaxed"),
+        aliases=(("off", "scalar"), ("on", "simd128")),
+        auto=True,
+    ),
+    "mm_fwd": Option(AUTO, "kernel of the product A·B", **_PRODUCT),  # type: ignore[arg-type]
+    "mm_da": Option(AUTO, "kernel of the product dC·Bᵀ", **_PRODUCT),  # type: ignore[arg-type]
+    "mm_db": Option(AUTO, "kernel of the product Aᵀ·dC", **_PRODUCT),  # type: ignore[arg-type]
+}
+# Rungs of the ladder: how many of the three products are blocked, in this order.
+_RUNGS = {"naive": 0, "forward": 1, "forward-dA": 2, "forward-dA-dB": 3}
+_PRODUCTS = ("mm_fwd", "mm_da", "mm_db")
+
+OPTIONS: dict[str, dict[str, Option]] = {
+    "wasm": _WASM,
+    "wasm64": _WASM,
+    "webgpu": {
+        "matmul": Option(
+            AUTO, "variant of the three products", choices=("naive", "blocked"), auto=True
+        ),
+    },
+    "null": {
+        "ms": Option(5.0, "programmed time of a step in ms", low=0, high=1e6),
+        "noise": Option(0.0, "standard deviation of a step's log time", low=0, high=2),
+        "drift": Option(0.0, "relative growth of the time per slot", low=-0.5, high=10),
+        "spikes": Option(0.0, "share of steps that take ten times as long", low=0, high=1),
+        "seed": Option(0, "seed of noise and spikes", low=0, high=2**53 - 1),
+        "curve": Option(
+            "reference", "losses it reports", choices=("reference", "frozen"),
+        ),
+        "nan_at": Option(-1, "step whose loss is NaN, −1 never", low=-1, high=1e9),
+        "hang_at": Option(-1, "step that never ends, −1 never", low=-1, high=1e9),
+        "crash_at": Option(-1, "step that throws, −1 never", low=-1, high=1e9),
+    },
+    "numpy": {
+        "dtype": Option("float64", "arithmetic", choices=("float64", "float32")),
+    },
+}
+MEANINGS = {
+    "wasm": "C kernels compiled to WebAssembly, 32-bit addresses",
+    "wasm64": "the same with 64-bit addresses (Memory64)",
+    "webgpu": "WGSL kernels through WebGPU",
+    "null": "a fake with programmed times and faults, for testing the driver; never qualified",
+    "numpy": "the NumPy reference; `replay` only",
+}
+_MODULES = {"wasm": "arm_wasm.js", "wasm64": "arm_wasm.js", "webgpu": "arm_webgpu.js",
+            "null": "arm_null.js"}  # fmt: skip
+
+
+class ArmSpec(Record):
+    """An arm as asked for: its options with defaults expanded; `auto` still stands."""
+
+    name: str
+    options: dict[str, Value]
+
+    @property
+    def canonical(self) -> str:
+        """Options sorted, defaults expanded."""
+        return canonical(self.name, self.options)
+
+    @property
+    def module(self) -> str:
+        """The page module that implements the arm; numpy has none."""
+        return _MODULES[self.name]
+
+    @property
+    def is_wasm(self) -> bool:
+        """Runs a WebAssembly module."""
+        return self.name in ("wasm", "wasm64")
+
+
+def canonical(name: str, options: dict[str, Value]) -> str:
+    """`name:key=value+…` with keys sorted."""
+    shown = "+".join(f"{key}={options[key]}" for key in sorted(options))
+    return f"{name}:{shown}" if shown else name
+
+
+def parse_arm(text: str) -> ArmSpec:
+    """One arm; raises ArmError for an unknown name, option or value."""
+    name, colon, rest = text.strip().partition(":")
+    if name not in OPTIONS:
+        near = difflib.get_close_matches(name, OPTIONS, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ArmError(f"unknown arm {name!r}{hint} Known arms: {', '.join(OPTIONS)}")
+    table = OPTIONS[name]
+    options = {key: option.default for key, option in table.items()}
+    given: set[str] = set()
+    for part in rest.split("+") if colon else []:
+        key, equals, value = part.partition("=")
+        if not equals or not key or not value:
+            raise ArmError(f"arm {name}: {part!r} is not an option; write key=value")
+        if key in given:
+            raise ArmError(f"arm {name}: option {key} is given twice")
+        given.add(key)
+        if key == "kernels" and table is _WASM:
+            if value not in _RUNGS:
+                raise ArmError(f"arm {name}: kernels={value}: expected one of {', '.join(_RUNGS)}")
+            for index, product in enumerate(_PRODUCTS):
+                if product not in given:
+                    options[product] = "blocked" if index < _RUNGS[value] else "naive"
+            continue
+        if key not in table:
+            near = difflib.get_close_matches(key, table, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ArmError(
+                f"arm {name}: unknown option {key!r}{hint} It has: {', '.join(table) or 'none'}"
+            )
+        options[key] = table[key].parse(name, key, value)
+    return ArmSpec(name=name, options=options)
+
+
+def parse_arms(text: str) -> tuple[ArmSpec, ArmSpec]:
+    """Exactly two arms, A,B; the same arm twice is an A/A run. Raises ArmError."""
+    parts = [part for part in text.split(",") if part.strip()]
+    if len(parts) != 2:
+        raise ArmError(
+            f"--arms {text!r}: expected two arms A,B, found {len(parts)}; "
+            "the same arm twice is an A/A run"
+        )
+    first, second = (parse_arm(part) for part in parts)
+    for arm in (first, second):
+        if arm.name == "numpy":
+            raise ArmError("arm numpy is the reference itself; it runs in `driver replay` only")
+    return first, second
+
+
+def resolve(arm: ArmSpec, features: dict[str, Any]) -> ArmJob:
+    """What runs on this machine: every `auto` decided from the page's probed features.
+
+    Raises Unsupported, with the reason, for what this browser cannot honour.
+    """
+    options = dict(arm.options)
+    if arm.is_wasm:
+        _resolve_wasm(arm, options, features)
+    elif arm.name == "webgpu":
+        adapter = features.get("webgpu") or {}
+        if not adapter.get("available"):
+            reason = adapter.get("reason") or "no adapter"
+            raise Unsupported(
+                f"arm webgpu: this browser offers no WebGPU here ({reason}). "
+                "`driver doctor` says what is there; another arm is chosen with --arms wasm64,wasm"
+            )
+        options = {key: "blocked" if value == AUTO else value for key, value in options.items()}
+    return ArmJob(name=arm.name, module=arm.module, options=options)
+
+
+def _resolve_wasm(arm: ArmSpec, options: dict[str, Value], features: dict[str, Any]) -> None:
+    levels = {"relaxed": features.get("relaxed_simd"), "simd128": features.get("simd128"),
+              "scalar": True}  # fmt: skip
+    if options["simd"] == AUTO:
+        options["simd"] = next(level for level, present in levels.items() if present)
+    elif not levels[str(options["simd"])]:
+        raise Unsupported(f"arm {arm.name}: this browser has no simd={options['simd']}")
+    if not features.get("threads"):
+        raise Unsupported(
+            f"arm {arm.name}: the page has no shared WebAssembly memory "
+            "(it needs cross-origin isolation, which the driver's server gives; see driver doctor)"
+        )
+    if arm.name == "wasm64" and not features.get("memory64"):
+        raise Unsupported("arm wasm64: this browser has no Memory64; use arm wasm instead")
+    if options["threads"] == AUTO:
+        options["threads"] = max(1, int(features.get("usable_threads") or 1))
+    for product in _PRODUCTS:
+        if options[product] == AUTO:
+            options[product] = "blocked"
