@@ -240,11 +240,11 @@ def _validated(where: str, keys: dict[str, Any]) -> Preset:
 def _key_problems(keys: dict[str, Any]) -> list[str]:
     known = list(Preset.model_fields)
     problems = []
-    for key in keys:
+    for key, value in keys.items():
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(known)}"
-            problems.append(f"unknown key {_shown(key)} (its value is {_shown(keys[key])}); {hint}")
+            problems.append(f"unknown key {_shown(key)} (its value is {_shown(value)}); {hint}")
     problems += [
         f"key {key} is missing; a preset is complete, copy the line from one of the project's"
         for key in known

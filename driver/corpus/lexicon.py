@@ -49,6 +49,7 @@ _REAL = {
     "time": "during since before after until about around",
     "speech": """said asked answered replied cried whispered shouted muttered called laughed
         agreed declared""",
+    "number": "two three four five six seven eight nine ten twelve twenty forty",
     "noun": """house door night hand way water room day road head town river field voice light
         book wind table letter street garden mother father brother sister morning fire ship
         captain horse bridge window king tree lake stone hill forest wall bird boat lamp chair
@@ -77,16 +78,16 @@ _REAL = {
 
 # Repeated parts are drawn more often. The lists avoid combinations that would spell a rude word.
 _ONSETS = """b c d f g h k l m n p r s t w b d f g h l m n p r s t w v br ch cl cr dr fl fr gl
-    gr pl pr qu sh sl sm sn st str sw th tr tw""".split()
-_VOWELS = "a e i o u a e i o u a e o ai ee oo ou".split()
-_MIDDLES = "ll r rr nd mb d bb lb lt lm rk sk th sh z ddl mbl ndl rsh lf rth".split()
+    gr pl pr qu sh sl sm sn st str sw th tr tw"""
+_VOWELS = "a e i o u a e i o u a e o ai ee oo ou"
+_MIDDLES = "ll r rr nd mb d bb lb lt lm rk sk th sh z ddl mbl ndl rsh lf rth"
 _ENDINGS = {
-    "noun": "er et ow en el in on age or ure ant ing ment".split(),
-    "adjective": "y ish en ous ful some less al ic ern ive".split(),
-    "transitive": ["ed"],
-    "intransitive": ["ened", "ered"],
-    "adverb": "ily ly wise ward".split(),
-    "name": "a win ton ley mund ric beth ina us ford aby ola".split(),
+    "noun": "er et ow en el in on age or ure ant ing ment",
+    "adjective": "y ish en ous ful some less al ic ern ive",
+    "transitive": "ed",
+    "intransitive": "ened ered",
+    "adverb": "ily ly wise ward",
+    "name": "a win ton ley mund ric beth ina us ford aby ola",
 }
 
 
@@ -111,8 +112,8 @@ def lexicons() -> dict[str, Lexicon]:
         found[name] = _lexicon(listed[name] + invented, offset)
     plurals = [f"{noun}s" for noun in found["noun"].words]
     found["plural"] = _lexicon([p for p in plurals if p not in taken][:_PLURALS], 30)
-    numbers = "two three four five six seven eight nine ten twelve twenty forty".split()
-    found["number"] = _lexicon(numbers + [str(n) for n in range(13, 100)], 3)
+    digits = tuple(str(n) for n in range(13, 100))
+    found["number"] = _lexicon(listed["number"] + digits, 3)
     # Any year is as likely as any other: equal weights.
     years = tuple(str(year) for year in range(1600, 1600 + 256))
     found["year"] = _weighted(years, np.full(len(years), TOTAL // len(years)))
@@ -123,7 +124,7 @@ def _invent(
     stream: np.random.BitGenerator, name: str, count: int, taken: set[str]
 ) -> tuple[str, ...]:
     """`count` new words, shorter ones first as in natural languages; adds them to `taken`."""
-    parts = (_ONSETS, _VOWELS, _MIDDLES, _ENDINGS[name])
+    parts = [text.split() for text in (_ONSETS, _VOWELS, _MIDDLES, _ENDINGS[name])]
     words: list[str] = []
     while len(words) < count:
         draw = int(stream.random_raw())

@@ -1,35 +1,35 @@
 """The generated text: a source of English-like prose whose entropy rate is known.
 
-It looks like English prose (sentences, commas, dialogue, paragraphs, years) and most of its content
-words are invented. What no natural text can offer is the rate: a byte model's loss on text that it
-has not seen cannot fall below it, whatever the model's size, so a lower loss is memory and not
-learning.
+It looks like English prose (sentences, commas, dialogue, paragraphs, years) and most of its
+content words are invented. What no natural text can offer is the rate: a byte model's loss on text
+that it has not seen cannot fall below it, whatever the model's size, so a lower loss is memory and
+not learning.
 
 *The source.* A Markov chain with stationary distribution π walks over the grammatical states of
-`_GRAMMAR`, each of which exists outside and inside quotation marks. A step draws an arc (a separator
-and the next state), then a word from that state's lexicon; it writes the separator and the word, with
-a capital if the separator ends a sentence. Every probability is an integer over a power of two,
-compared with raw bits of Philox, so the bytes are the same on every machine.
+`_GRAMMAR`, each of which exists outside and inside quotation marks. A step draws an arc (a
+separator and the next state), then a word from that state's lexicon; it writes the separator and
+the word, with a capital if the separator ends a sentence. Every probability is an integer over a
+power of two, compared with raw bits of Philox, so the bytes are the same on every machine.
 
 *The rate.* Text and choices determine each other. A separator has no letter or digit and a word
-nothing else, so text splits into (separator, word) pairs in one way; lexicons share no word, and no
-state has two arcs with the same separator and lexicon, so a state and the pair that follows give the
-arc, the next state and the word. (Tests check these conditions and parse the text back.) The source
-is unifilar, and its entropy per step is exactly
+nothing else, so text splits into (separator, word) pairs in one way; lexicons share no word, and
+no state has two arcs with the same separator and lexicon, so a state and the pair that follows
+give the arc, the next state and the word. (Tests check these conditions and parse the text back.)
+The source is unifilar, and its entropy per step is exactly
 
     h = Σ_s π(s) · [ H(arc | s) + Σ_a p(a | s) · H(word | lexicon of a) ]
 
 (Shannon 1948, "A Mathematical Theory of Communication", section 7; Cover & Thomas, "Elements of
-Information Theory", 2nd ed., theorem 4.2.4). A step writes ℓ bytes on average over π. By the ergodic
-theorem the rate per byte is h / ℓ: `entropy_rate` gives 0.916 nats (1.321 bits). Bytes drawn by
-frequency alone have 3.10 nats and uniform ones 5.55, so a loss curve has much to gain before it
-meets the floor.
+Information Theory", 2nd ed., theorem 4.2.4). A step writes ℓ bytes on average over π. By the
+ergodic theorem the rate per byte is h / ℓ: `entropy_rate` gives 0.916 nats (1.321 bits). Bytes
+drawn by frequency alone have 3.10 nats and uniform ones 5.55, so a loss curve has much to gain
+before it meets the floor.
 
-*Not to be memorised.* Whatever the context, the conditional entropy of the next byte is at least the
-rate (Cover & Thomas, theorem 4.2.1): the floor holds for every model on fresh text. To beat it a
-model has to store the text itself, 1.6 million bits. It gets no chance to: windows are drawn
-uniformly, and no slot of the project's presets trains on more than half as many bytes as the corpus
-has (a test computes it), while storing text takes many passes.
+*Not to be memorised.* Whatever the context, the conditional entropy of the next byte is at least
+the rate (Cover & Thomas, theorem 4.2.1): the floor holds for every model on fresh text. To beat it
+a model has to store the text itself, 1.6 million bits. It gets no chance to: windows are drawn
+uniformly, and no slot of the project's presets trains on more than half as many bytes as the
+corpus has (a test computes it), while storing text takes many passes.
 """
 
 import functools
@@ -51,8 +51,8 @@ KEY = 2 << 64  # Philox key of the text's stream, beside the seed
 _ARC_TOTAL = 1 << 18
 _ENDS_SENTENCE = frozenset(".?!")
 
-# State: its lexicon, then its arcs with weights out of 64. A comma before a target is written in the
-# text as well. END stands for `_ENDS`, and START for the ways in which a clause begins.
+# State: its lexicon, then its arcs with weights out of 64. A comma before a target is written in
+# the text as well. END stands for `_ENDS`, and START for the ways in which a clause begins.
 _GRAMMAR = {
     # subject
     "det": ("determiner", "noun:42 adj:22"),
