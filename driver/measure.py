@@ -5,6 +5,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from driver.browser import BrowserSession, Page
 from driver.errors import SlotError
@@ -30,7 +31,7 @@ class JobOutcome:
     """What came of one job. `failure` is set exactly when `status` is "failed"."""
 
     job: str
-    status: str
+    status: Literal["ok", "failed"]
     failure: PageFailure | None
     result: JobResult | None
     blobs: dict[str, bytearray] = field(repr=False)

@@ -9,6 +9,7 @@
 //   crash_at    this step throws outside every promise
 //   fail        an ArmError of this kind when it opens
 //
+// Steps count from 0; -1 or nothing means never.
 // All randomness is drawn in Python. Sections are real arrays, so states can be written and read.
 
 import { ArmError } from "./errors.js";
@@ -35,7 +36,7 @@ export async function open(job) {
       await new Promise(() => {});
     }
     wait(steps_ms[Math.min(step, steps_ms.length - 1)]);
-    const poisoned = options.nan_at !== undefined && step >= options.nan_at;
+    const poisoned = options.nan_at >= 0 && step >= options.nan_at;
     const loss = losses?.[step] ?? Math.log(job.config.vocab) / (1 + 0.01 * step);
     const norm = grad_norms?.[step] ?? 1;
     step += 1;

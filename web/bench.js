@@ -7,8 +7,7 @@ import { ArmError, describe } from "./errors.js";
 import { probe, timer_step_ms } from "./probe.js";
 import { sentinel } from "./sentinel.js";
 
-const CHUNK = 1 << 20; // floats written to an arm at once: 4 MiB
-const PIECE = 16 << 20; // floats per blob request: 64 MiB
+const PIECE = 16 << 20; // floats per request, either way: 64 MiB
 const HASH_LIMIT = 256 << 20; // bytes; crypto.subtle needs a copy of everything at once
 
 let job = null; // as the driver sent it
@@ -179,8 +178,8 @@ function differing(a, b) {
 
 // ------------------------------------------------------------------------------ what arrives
 
-async function get(url) {
-  const response = await fetch(url);
+async function get(url, init) {
+  const response = await fetch(url, init);
   if (!response.ok) throw new ArmError("protocol", `${url}: HTTP ${response.status}`);
   return response;
 }
@@ -201,57 +200,42 @@ async function load_tokens({ url, steps }) {
   return new Int32Array(bytes);
 }
 
-// Streams a state's sections into the arm; returns the milliseconds from the request to the last write.
+// Loads a state's sections into the arm, piece by piece; returns the milliseconds from the first request
+// to the last write. Pieces are byte ranges: reading response.body as a stream instead let Chromium 156
+// report one in four finished requests as aborted.
 async function load_state(name) {
   const state = job.states[name];
   if (!state) throw new ArmError("protocol", `the job has no state ${name}`);
-  const total = state.sections.length * job.flat_size;
-  const kept = total * 4 <= HASH_LIMIT ? [] : null;
+  const total = state.sections.length * job.flat_size * 4;
+  const kept = total <= HASH_LIMIT ? [] : null;
   const began = performance.now();
   await opened().reset(state.t);
-  let done = 0; // floats
-  for await (const floats of floats_of(await get(state.url), kept)) {
-    for (let from = 0; from < floats.length; ) {
-      const section = state.sections[Math.floor(done / job.flat_size)];
-      const offset = done % job.flat_size;
-      const size = Math.min(floats.length - from, job.flat_size - offset);
-      if (section === undefined) throw new ArmError("protocol", `state ${name} is longer than ${total * 4} bytes`);
-      await arm.write(section, offset, floats.subarray(from, from + size));
-      from += size;
-      done += size;
+  for (const [index, section] of state.sections.entries()) {
+    for (let from = 0; from < job.flat_size; from += PIECE) {
+      const size = Math.min(PIECE, job.flat_size - from);
+      const bytes = await range(state.url, (index * job.flat_size + from) * 4, size * 4, total);
+      kept?.push(bytes);
+      await arm.write(section, from, new Float32Array(bytes));
     }
   }
-  if (done !== total) throw new ArmError("protocol", `state ${name}: ${done * 4} bytes, expected ${total * 4}`);
   const ms = performance.now() - began;
   at = state.at;
-  if (kept) ran[name === "initial" ? "state_sha256" : `state_sha256.${name}`] = await sha256(await new Blob(kept).arrayBuffer());
+  if (kept) {
+    const key = name === "initial" ? "state_sha256" : `state_sha256.${name}`;
+    ran[key] = await sha256(await new Blob(kept).arrayBuffer());
+  }
   return ms;
 }
 
-// A response's body as Float32Arrays of at most CHUNK floats; the array is reused, so the reader copies
-// what it keeps. `kept`, where given, collects the raw pieces.
-async function* floats_of(response, kept) {
-  const floats = new Float32Array(CHUNK);
-  const bytes = new Uint8Array(floats.buffer);
-  const reader = response.body.getReader();
-  let filled = 0;
-  for (;;) {
-    const { done, value } = await reader.read();
-    if (done) break;
-    kept?.push(value);
-    for (let from = 0; from < value.length; ) {
-      const size = Math.min(value.length - from, bytes.length - filled);
-      bytes.set(value.subarray(from, from + size), filled);
-      from += size;
-      filled += size;
-      if (filled === bytes.length) {
-        yield floats;
-        filled = 0;
-      }
-    }
+// `size` bytes at `from` of something that must be `total` bytes long.
+async function range(url, from, size, total) {
+  const response = await get(url, { headers: { Range: `bytes=${from}-${from + size - 1}` } });
+  const bytes = await response.arrayBuffer();
+  const length = Number(response.headers.get("Content-Range")?.split("/")[1]);
+  if (length !== total || bytes.byteLength !== size) {
+    throw new ArmError("protocol", `${url}: ${bytes.byteLength} of ${length} bytes, expected ${size} of ${total}`);
   }
-  if (filled % 4) throw new ArmError("protocol", `a state ends inside a float: ${filled % 4} bytes left`);
-  if (filled) yield floats.subarray(0, filled / 4);
+  return bytes;
 }
 
 async function sha256(bytes) {

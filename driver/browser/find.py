@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from playwright.sync_api import sync_playwright
@@ -46,6 +47,7 @@ class BrowserChoice(Record):
 
     path: str
     source: str
+    named: bool = False
 
 
 def find_browser(explicit: str | None) -> BrowserChoice | None:
@@ -61,7 +63,7 @@ def find_browser(explicit: str | None) -> BrowserChoice | None:
         if _executable(path):
             return BrowserChoice(path=str(path), source="installed")
     own = _playwright_path()
-    if own and _executable(own):
+    if _executable(own):
         return BrowserChoice(path=str(own), source="Playwright's own")
     return None
 
@@ -111,7 +113,7 @@ def _named(explicit: str | None) -> BrowserChoice | None:
             f"browser {given!r} (from {source}) {state}; "
             "give the path of a Chromium, Chrome or Edge executable"
         )
-    return BrowserChoice(path=str(path), source=source)
+    return BrowserChoice(path=str(path), source=source, named=True)
 
 
 def _installed() -> Iterator[Path]:
@@ -128,9 +130,16 @@ def _installed() -> Iterator[Path]:
         yield Path(place)
 
 
-def _playwright_path() -> Path | None:
-    with sync_playwright() as playwright:
-        return Path(playwright.chromium.executable_path)
+def _playwright_path() -> Path:
+    """Where Playwright's full Chromium is or would be."""
+
+    def ask() -> Path:
+        with sync_playwright() as playwright:
+            return Path(playwright.chromium.executable_path)
+
+    # In a thread of its own, since the synchronous API refuses to run beside an event loop.
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(ask).result()
 
 
 def _executable(path: Path) -> bool:

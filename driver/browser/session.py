@@ -6,8 +6,7 @@ import hashlib
 import os
 import shutil
 import sys
-import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -27,20 +26,20 @@ from playwright.async_api import (
 from playwright.async_api import Page as PlaywrightPage
 
 from driver.browser.find import BrowserChoice
-from driver.errors import BrowserMissing, SlotError
+from driver.errors import BrowserMissing, DriverError, SlotError, UsageError
 from driver.records import PageEvent, Record
 
 _FLAGS = (
     # WebGPU on Linux and on adapters that Chromium does not trust yet.
     "--enable-unsafe-webgpu",
-    # A hidden or occluded page must not be slowed down; Playwright sets the rest of this family.
-    "--disable-features=CalculateNativeWinOcclusion,IntensiveWakeUpThrottling",
-    # Nothing of its own accord on the network or the disk while measuring.
+    # Nothing of its own accord on the network while measuring. Playwright adds what keeps hidden
+    # and occluded pages at full speed; --disable-features is its own, since the last one wins.
     "--disable-domain-reliability",
     "--disable-client-side-phishing-detection",
     "--mute-audio",
 )
-_LAUNCH_MS = 60_000
+_LAUNCH_MS = 30_000
+_CLOSE_S = 10.0
 _PROFILE = "playwright_chromiumdev_profile-"
 MAX_EVENTS = 200
 
@@ -59,7 +58,6 @@ class BrowserFacts(Record):
     gpu_devices: tuple[dict[str, Any], ...]
     gl_renderer: str | None
     gl_vendor: str | None
-    gpu_driver: str | None
 
 
 class BrowserSession:
@@ -69,6 +67,7 @@ class BrowserSession:
 
     Raises:
         BrowserMissing: on entry, when the browser does not start.
+        UsageError: likewise, when the person named it.
     """
 
     def __init__(self, choice: BrowserChoice, headed: bool = False) -> None:
@@ -77,6 +76,7 @@ class BrowserSession:
         self._playwright: Playwright | None = None
         self._browser: Browser | None = None
         self._process: psutil.Process | None = None
+        self._profile: Path | None = None
         self._facts: BrowserFacts | None = None
 
     @property
@@ -88,9 +88,9 @@ class BrowserSession:
 
     async def __aenter__(self) -> Self:
         try:
-            await self._start()
+            await _finish(self._start())
         except BaseException:
-            await self._stop()
+            await _finish(self._tidy())
             raise
         return self
 
@@ -100,21 +100,27 @@ class BrowserSession:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._stop()
+        await _finish(self._tidy())
 
     @asynccontextmanager
     async def page(self) -> AsyncIterator["Page"]:
         """A fresh context with one page."""
-        assert self._browser is not None
-        context = await self._browser.new_context(service_workers="block")
+        if self._browser is None:
+            raise RuntimeError("the browser was not started")
         try:
-            yield Page(self._browser, await context.new_page())
+            context = await self._browser.new_context(service_workers="block")
+            page = Page(self._browser, await context.new_page())
+        except Error as error:
+            raise SlotError(f"the browser opens no page: {_first_line(error.message)}") from error
+        try:
+            yield page
         finally:
-            with contextlib.suppress(Error):
-                await context.close()
+            # A crashed renderer or a dead browser cannot close its page; the session's end can.
+            with contextlib.suppress(Error, TimeoutError):
+                await asyncio.wait_for(context.close(), _CLOSE_S)
 
     async def _start(self) -> None:
-        root = hasattr(os, "geteuid") and os.geteuid() == 0
+        as_root = hasattr(os, "geteuid") and os.geteuid() == 0
         self._playwright = await async_playwright().start()
         try:
             self._browser = await self._playwright.chromium.launch(
@@ -123,65 +129,61 @@ class BrowserSession:
                 headless=False,
                 args=[*_FLAGS, *([] if self._headed else ["--headless=new"])],
                 # Chromium's sandbox refuses to run as root on Linux.
-                chromium_sandbox=not (root and sys.platform == "linux"),
+                chromium_sandbox=not (as_root and sys.platform == "linux"),
+                # Signals are the command's business: it ends this session, which ends the browser.
                 handle_sigint=False,
                 handle_sigterm=False,
                 handle_sighup=False,
                 timeout=_LAUNCH_MS,
             )
         except Error as error:
-            reason = next((line for line in error.message.splitlines() if line.strip()), "")
-            raise BrowserMissing(
-                f"the browser {self._choice.path} ({self._choice.source}) did not start: {reason}\n"
-                "Name another one with --browser PATH, or install one with: driver setup"
-            ) from error
-        await self._learn()
+            raise _did_not_start(self._choice, error.message) from error
+        await self._learn(self._browser)
 
-    async def _learn(self) -> None:
-        assert self._browser is not None
-        cdp = await self._browser.new_browser_cdp_session()
+    async def _learn(self, browser: Browser) -> None:
+        cdp = await browser.new_browser_cdp_session()
         version = await cdp.send("Browser.getVersion")
-        info = await cdp.send("SystemInfo.getInfo")
+        gpu = (await cdp.send("SystemInfo.getInfo"))["gpu"]
         processes = (await cdp.send("SystemInfo.getProcessInfo"))["processInfo"]
         await cdp.detach()
         pid = next(item["id"] for item in processes if item["type"] == "browser")
         self._process = psutil.Process(pid)
+        argv = self._process.cmdline()
+        self._profile = next(
+            (Path(word.partition("=")[2]) for word in argv if word.startswith("--user-data-dir=")),
+            None,
+        )
         executable = Path(self._process.exe())
-        gpu = info["gpu"]
-        auxiliary = gpu.get("auxAttributes") or {}
+        attributes = gpu.get("auxAttributes") or {}
         self._facts = BrowserFacts(
             name=version["product"].split("/")[0],
             version=version["product"].split("/")[-1],
             source=self._choice.source,
             executable=str(executable),
             executable_sha256=await asyncio.to_thread(_digest, executable),
-            argv=tuple(self._process.cmdline()),
+            argv=tuple(argv),
             headless=not self._headed,
             user_agent=version["userAgent"],
             gpu_devices=tuple(gpu.get("devices", ())),
-            gl_renderer=auxiliary.get("glRenderer"),
-            gl_vendor=auxiliary.get("glVendor"),
-            gpu_driver=" ".join(
-                part
-                for device in gpu.get("devices", ())[:1]
-                for part in (device.get("driverVendor"), device.get("driverVersion"))
-                if part
-            )
-            or None,
+            gl_renderer=attributes.get("glRenderer"),
+            gl_vendor=attributes.get("glVendor"),
         )
 
-    async def _stop(self) -> None:
-        # A second cancellation must not cut the tidying short.
-        await asyncio.shield(asyncio.ensure_future(self._tidy()))
-
     async def _tidy(self) -> None:
-        if self._browser:
-            with contextlib.suppress(Error, TimeoutError):
-                await asyncio.wait_for(self._browser.close(), 10)
-        if self._playwright:
-            with contextlib.suppress(Error, TimeoutError):
-                await asyncio.wait_for(self._playwright.stop(), 10)
-        self._browser = self._playwright = None
+        """Closes politely, then makes sure of the process, its children and its profile."""
+        family = _family(self._process)
+        for close in (
+            self._browser.close if self._browser else None,
+            self._playwright.stop if self._playwright else None,
+        ):
+            # Whatever goes wrong with a connection that may be dead already, the rest must happen.
+            with contextlib.suppress(Exception):
+                if close:
+                    await asyncio.wait_for(close(), _CLOSE_S)
+        await asyncio.to_thread(_end_processes, family)
+        if self._profile and self._profile.name.startswith(_PROFILE):
+            shutil.rmtree(self._profile, ignore_errors=True)
+        self._browser = self._playwright = self._process = None
 
 
 class Page:
@@ -244,3 +246,48 @@ def _digest(path: Path) -> str | None:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return None
+
+
+def _did_not_start(choice: BrowserChoice, message: str) -> DriverError:
+    reason = f"the browser {choice.path} ({choice.source}) did not start: {_first_line(message)}"
+    if choice.named:
+        return UsageError(f"{reason}\nIs it a Chromium, Chrome or Edge of this system?")
+    return BrowserMissing(f"{reason}\nInstall one with: driver setup, or name one: --browser PATH")
+
+
+def _first_line(message: str) -> str:
+    return next((line.strip() for line in message.splitlines() if line.strip()), "no reason given")
+
+
+async def _finish(work: Coroutine[Any, Any, None]) -> None:
+    """Runs `work` to its end also when this task is cancelled meanwhile; then it is cancelled."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    failure = None if task.cancelled() else task.exception()
+    if cancelled:
+        raise cancelled
+    if failure:
+        raise failure
+
+
+def _family(process: psutil.Process | None) -> list[psutil.Process]:
+    if process is None:
+        return []
+    try:
+        return [process, *process.children(recursive=True)]
+    except psutil.Error:
+        return [process]
+
+
+def _end_processes(family: list[psutil.Process]) -> None:
+    """Kills what is still there of a browser that was asked to close."""
+    _, alive = psutil.wait_procs(family, timeout=2)
+    for process in alive:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(alive, timeout=5)
