@@ -1,0 +1,315 @@
+// The training step, in layer order, and what the page calls: configure, plan, bind, step.
+//
+// The page makes two instances. The first, on a tiny memory, only plans: gpt_configure and gpt_plan say
+// how many bytes are needed. The second runs, on a memory of that size.
+
+#include "gpt.h"
+
+Workspace work = {0};
+
+static struct {
+  Config config;
+  size_t slots_count, slots_used, flat_size, threads;
+  uint64_t t; // AdamW steps taken
+  double loss, norm;
+  // laid out by gpt_plan
+  Slot *slots;
+  Layer *layers;
+  float *param, *grad, *m, *v;  // flat
+  char *stacks;
+  int32_t *tokens;              // (B,T+1)
+  Tensor wte, wpe, lnf_g, lnf_b;
+  float *encoded;               // (N,C)
+  float *lnf, *lnf_mean, *lnf_rstd; // (N,C) (N) (N)
+  float *logits;                // (N,V), then their gradient
+  double *losses;               // (N)
+  double *norm_partial;
+  // gradients of activations, one layer at a time
+  float *dx, *dnorm, *dattn;    // (N,C): residual stream, behind a layer norm, behind attention
+  float *dqkv, *dgelu;          // (N,3C) (N,F)
+} gpt;
+
+// ------------------------------------------------------------------------------ what the module is
+
+EXPORT(gpt_simd) int gpt_simd(void) {
+#if defined __wasm_relaxed_simd__
+  return 2;
+#elif defined __wasm_simd128__
+  return 1;
+#else
+  return 0;
+#endif
+}
+
+EXPORT(gpt_pointer_bytes) int gpt_pointer_bytes(void) { return (int)sizeof(void *); }
+
+// ------------------------------------------------------------------------------ configure and plan
+
+EXPORT(gpt_configure) void gpt_configure(size_t L, size_t H, size_t C, size_t F, size_t T, size_t B,
+                                         size_t V, double lr, double beta1, double beta2, double eps,
+                                         double weight_decay, double grad_clip) {
+  gpt.config = (Config){.L = L, .H = H, .C = C, .D = C / H, .F = F, .T = T, .B = B, .V = V, .N = B * T,
+                        .lr = lr, .beta1 = beta1, .beta2 = beta2, .eps = eps,
+                        .weight_decay = weight_decay, .grad_clip = grad_clip};
+}
+
+// The configuration as the kernels read it, field by field in the order of gpt_configure.
+EXPORT(gpt_config_value) double gpt_config_value(int field) {
+  const Config *c = &gpt.config;
+  const double values[] = {(double)c->L, (double)c->H, (double)c->C, (double)c->F, (double)c->T,
+                           (double)c->B, (double)c->V, c->lr, c->beta1, c->beta2, c->eps,
+                           c->weight_decay, c->grad_clip};
+  return values[field];
+}
+
+// Which kernel makes each product: 0 naive, 1 blocked.
+EXPORT(gpt_set_kernels) void gpt_set_kernels(int forward, int da, int db) {
+  work.forward = (Kernel)forward;
+  work.da = (Kernel)da;
+  work.db = (Kernel)db;
+}
+
+EXPORT(gpt_kernel) int gpt_kernel(int product) {
+  const Kernel kernels[] = {work.forward, work.da, work.db};
+  return (int)kernels[product];
+}
+
+#define STACK_BYTES 65536
+#define ALIGN 256
+
+static uint64_t cursor; // 64 bits in both address types: a plan too large for wasm32 must be seen
+
+static void *take(uint64_t count, uint64_t size) {
+  uint64_t at = cursor;
+  cursor = (at + count * size + ALIGN - 1) / ALIGN * ALIGN;
+  return (void *)(size_t)at;
+}
+
+static float *floats(uint64_t count) { return take(count, sizeof(float)); }
+
+static uint64_t largest(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+// Lays out all memory from `base` on; returns its end, the same in every instance. `dry` only counts: that
+// memory is not there yet.
+EXPORT(gpt_plan) double gpt_plan(size_t base, size_t slots, double flat_size, size_t threads, int dry) {
+  const Config *c = &gpt.config;
+  uint64_t L = c->L, H = c->H, C = c->C, F = c->F, T = c->T, B = c->B, V = c->V, N = B * T;
+  uint64_t flat = (uint64_t)flat_size;
+  cursor = (base + ALIGN - 1) / ALIGN * ALIGN;
+  gpt.slots_count = slots;
+  gpt.slots_used = 0;
+  gpt.flat_size = (size_t)flat;
+  gpt.threads = threads;
+
+  gpt.slots = take(slots, sizeof(Slot));
+  gpt.layers = take(L, sizeof(Layer));
+  gpt.stacks = take(threads, STACK_BYTES);
+  gpt.tokens = take(B * (T + 1), sizeof(int32_t));
+  gpt.losses = take(N, sizeof(double));
+  gpt.norm_partial = take(grad_norm_chunks(gpt.flat_size), sizeof(double));
+
+  gpt.param = floats(flat);
+  gpt.grad = floats(flat);
+  gpt.m = floats(flat);
+  gpt.v = floats(flat);
+
+  gpt.encoded = floats(N * C);
+  for (uint64_t i = 0; i < L; i++) {
+    Layer l = {0};
+    l.ln1 = floats(N * C), l.ln1_mean = floats(N), l.ln1_rstd = floats(N);
+    l.qkv = floats(N * 3 * C);
+    l.attn = floats(N * C), l.attn_lse = floats(N * H);
+    l.mid = floats(N * C);
+    l.ln2 = floats(N * C), l.ln2_mean = floats(N), l.ln2_rstd = floats(N);
+    l.gelu = floats(N * F), l.gelu_slope = floats(N * F);
+    l.out = floats(N * C);
+    if (!dry) gpt.layers[i] = l;
+  }
+  gpt.lnf = floats(N * C), gpt.lnf_mean = floats(N), gpt.lnf_rstd = floats(N);
+  gpt.logits = floats(N * V);
+  gpt.dx = floats(N * C), gpt.dnorm = floats(N * C), gpt.dattn = floats(N * C);
+  gpt.dqkv = floats(N * 3 * C), gpt.dgelu = floats(N * F);
+
+
+  // (K,N) of every product's B: forward, dA, dB
+  const uint64_t shapes[][2] = {{C, 3 * C}, {C, C}, {C, F}, {F, C}, {C, V}, {3 * C, C}, {V, C},
+                                {N, 3 * C}, {N, C}, {N, F}};
+  uint64_t packed = 0;
+  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+    packed = largest(packed, matmul_packed_floats(shapes[i][1], shapes[i][0]));
+  work.packed = floats(packed);
+  work.thread_floats = (size_t)round_up64(largest(matmul_thread_floats(), attention_thread_floats(T, C / H)), 64);
+  work.thread_scratch = floats(threads * (uint64_t)work.thread_floats);
+  work.partial = floats(largest(layernorm_partial_floats(N, C), bias_partial_floats(N, largest(3 * C, F))));
+  return (double)cursor;
+}
+
+EXPORT(gpt_section) float *gpt_section(int section) {
+  float *const sections[] = {gpt.param, gpt.grad, gpt.m, gpt.v};
+  return sections[section];
+}
+
+EXPORT(gpt_tokens) int32_t *gpt_tokens(void) { return gpt.tokens; }
+
+// The top of a thread's stack.
+EXPORT(gpt_stack) char *gpt_stack(size_t thread) { return gpt.stacks + (thread + 1) * STACK_BYTES; }
+
+// ------------------------------------------------------------------------------ the table of tensors
+
+static char name_buffer[sizeof ((Slot *)0)->name];
+static char message[96];
+
+EXPORT(gpt_name_buffer) char *gpt_name_buffer(void) { return name_buffer; }
+EXPORT(gpt_name_bytes) size_t gpt_name_bytes(void) { return sizeof name_buffer; }
+EXPORT(gpt_message) const char *gpt_message(void) { return message; }
+
+// Takes one tensor of the table, in storage order; its name is in the name buffer, zero-terminated.
+EXPORT(gpt_add_slot) void gpt_add_slot(size_t offset, size_t size, int decay) {
+  Slot *slot = &gpt.slots[gpt.slots_used++];
+  for (size_t i = 0; i < sizeof name_buffer; i++) slot->name[i] = name_buffer[i];
+  slot->offset = offset;
+  slot->size = size;
+  slot->decay = decay;
+}
+
+static char *append(char *to, const char *text) {
+  while (*text) *to++ = *text++;
+  *to = 0;
+  return to;
+}
+
+static char *append_number(char *to, size_t n) {
+  if (n >= 10) to = append_number(to, n / 10);
+  *to++ = (char)('0' + n % 10);
+  *to = 0;
+  return to;
+}
+
+static int same(const char *a, const char *b) {
+  while (*a && *a == *b) a++, b++;
+  return *a == *b;
+}
+
+// Finds the tensor `name` with `size` floats; what is wrong is left in `message`.
+static Tensor find(const char *name, size_t size) {
+  for (size_t i = 0; i < gpt.slots_used; i++) {
+    const Slot *slot = &gpt.slots[i];
+    if (!same(slot->name, name)) continue;
+    if (slot->size == size) return (Tensor){gpt.param + slot->offset, gpt.grad + slot->offset};
+    append_number(append(append_number(append(append(message, name), " has "), slot->size),
+                         " floats, expected "), size);
+    return (Tensor){0};
+  }
+  append(append(message, "no tensor "), name);
+  return (Tensor){0};
+}
+
+static Tensor find_in(size_t layer, const char *leaf, size_t size) {
+  char name[64];
+  append(append(append_number(append(name, "h."), layer), "."), leaf);
+  return find(name, size);
+}
+
+// Binds the table to the model. Returns 0, or 1 with the reason in `message`.
+EXPORT(gpt_bind) int gpt_bind(void) {
+  const Config *c = &gpt.config;
+  size_t C = c->C, F = c->F;
+  message[0] = 0;
+  gpt.wte = find("wte", c->V * C);
+  gpt.wpe = find("wpe", c->T * C);
+  for (size_t i = 0; i < c->L; i++) {
+    Layer *l = &gpt.layers[i];
+    l->ln1_g = find_in(i, "ln1.g", C);
+    l->ln1_b = find_in(i, "ln1.b", C);
+    l->wqkv = find_in(i, "attn.wqkv", C * 3 * C);
+    l->bqkv = find_in(i, "attn.bqkv", 3 * C);
+    l->wo = find_in(i, "attn.wo", C * C);
+    l->bo = find_in(i, "attn.bo", C);
+    l->ln2_g = find_in(i, "ln2.g", C);
+    l->ln2_b = find_in(i, "ln2.b", C);
+    l->w1 = find_in(i, "mlp.w1", C * F);
+    l->b1 = find_in(i, "mlp.b1", F);
+    l->w2 = find_in(i, "mlp.w2", F * C);
+    l->b2 = find_in(i, "mlp.b2", C);
+  }
+  gpt.lnf_g = find("lnf.g", C);
+  gpt.lnf_b = find("lnf.b", C);
+  return message[0] != 0;
+}
+
+// ------------------------------------------------------------------------------ the step
+
+static void forward(void) {
+  const Config *c = &gpt.config;
+  size_t N = c->N, C = c->C, F = c->F;
+  encoder_forward(gpt.encoded, gpt.tokens, gpt.wte.w, gpt.wpe.w, c->B, c->T, C);
+  const float *x = gpt.encoded;
+  for (size_t i = 0; i < c->L; i++) {
+    Layer *l = &gpt.layers[i];
+    layernorm_forward(l->ln1, l->ln1_mean, l->ln1_rstd, x, l->ln1_g.w, l->ln1_b.w, N, C);
+    matmul_forward(l->qkv, l->ln1, l->wqkv.w, l->bqkv.w, 0, N, C, 3 * C);
+    attention_forward(l->attn, l->attn_lse, l->qkv, c->B, c->T, C, c->H);
+    matmul_forward(l->mid, l->attn, l->wo.w, l->bo.w, x, N, C, C);
+    layernorm_forward(l->ln2, l->ln2_mean, l->ln2_rstd, l->mid, l->ln2_g.w, l->ln2_b.w, N, C);
+    matmul_forward(l->gelu, l->ln2, l->w1.w, l->b1.w, 0, N, C, F);
+    gelu_forward(l->gelu, l->gelu_slope, N * F);
+    matmul_forward(l->out, l->gelu, l->w2.w, l->b2.w, l->mid, N, F, C);
+    x = l->out;
+  }
+  layernorm_forward(gpt.lnf, gpt.lnf_mean, gpt.lnf_rstd, x, gpt.lnf_g.w, gpt.lnf_b.w, N, C);
+  head_forward(gpt.logits, gpt.lnf, gpt.wte.w, N, C, c->V);
+}
+
+static const float *input_of(size_t layer) {
+  return layer ? gpt.layers[layer - 1].out : gpt.encoded;
+}
+
+static void backward(void) {
+  const Config *c = &gpt.config;
+  size_t N = c->N, C = c->C, F = c->F;
+  head_backward(gpt.dnorm, gpt.wte, gpt.logits, gpt.lnf, N, C, c->V);
+  layernorm_backward(gpt.dx, 0, gpt.lnf_g, gpt.lnf_b, gpt.dnorm, input_of(c->L), gpt.lnf_mean,
+                     gpt.lnf_rstd, N, C);
+  for (size_t i = c->L; i-- > 0;) {
+    Layer *l = &gpt.layers[i];
+    bias_backward(l->b2.d, gpt.dx, N, C);
+    matmul_backward(gpt.dgelu, l->w2, gpt.dx, l->gelu, N, F, C);
+    gelu_backward(gpt.dgelu, l->gelu_slope, N * F);
+    bias_backward(l->b1.d, gpt.dgelu, N, F);
+    matmul_backward(gpt.dnorm, l->w1, gpt.dgelu, l->ln2, N, C, F);
+    layernorm_backward(gpt.dx, 1, l->ln2_g, l->ln2_b, gpt.dnorm, l->mid, l->ln2_mean, l->ln2_rstd, N, C);
+    bias_backward(l->bo.d, gpt.dx, N, C);
+    matmul_backward(gpt.dattn, l->wo, gpt.dx, l->attn, N, C, C);
+    attention_backward(gpt.dqkv, gpt.dattn, l->attn, l->attn_lse, l->qkv, c->B, c->T, C, c->H);
+    bias_backward(l->bqkv.d, gpt.dqkv, N, 3 * C);
+    matmul_backward(gpt.dnorm, l->wqkv, gpt.dqkv, l->ln1, N, C, 3 * C);
+    layernorm_backward(gpt.dx, 1, l->ln1_g, l->ln1_b, gpt.dnorm, input_of(i), l->ln1_mean, l->ln1_rstd,
+                       N, C);
+  }
+  encoder_backward(gpt.wte.d, gpt.wpe.d, gpt.dx, gpt.tokens, c->B, c->T, C);
+}
+
+EXPORT(gpt_reset) void gpt_reset(double t) {
+  gpt.t = (uint64_t)t;
+  float *const moments[] = {gpt.m, gpt.v};
+  for (int s = 0; s < 2; s++)
+    for (size_t i = 0; i < gpt.flat_size; i += 4) store4(moments[s] + i, splat4(0));
+}
+
+// Trains on the batch in the token buffer. Returns 0, or 1 if a token is outside the vocabulary.
+EXPORT(gpt_step) int gpt_step(void) {
+  const Config *c = &gpt.config;
+  for (size_t i = 0; i < c->B * (c->T + 1); i++)
+    if ((uint32_t)gpt.tokens[i] >= c->V) return 1;
+  forward();
+  gpt.loss = crossentropy(gpt.logits, gpt.losses, gpt.tokens, c->B, c->T, c->V);
+  backward();
+  gpt.norm = grad_norm(gpt.grad, gpt.norm_partial, gpt.flat_size);
+  double scale = c->grad_clip > 0 && gpt.norm > c->grad_clip ? c->grad_clip / (gpt.norm + 1e-6) : 1;
+  gpt.t++;
+  adamw(gpt.param, gpt.grad, gpt.m, gpt.v, gpt.slots, gpt.slots_used, c, gpt.t, scale);
+  return 0;
+}
+
+EXPORT(gpt_loss) double gpt_loss(void) { return gpt.loss; }
+EXPORT(gpt_norm) double gpt_norm(void) { return gpt.norm; }

@@ -1,0 +1,300 @@
+// The WASM arm: the C kernels on a shared memory, on threads of our own pool; wasm32 and wasm64.
+
+import { ArmError } from "./errors.js";
+
+const PAGE_BYTES = 65536;
+const PLANNING_PAGES = 16; // what the module declares as its least
+const LEAST_WORKER_MS = 30000; // a worker that has not started after this never will
+const SIMD = ["scalar", "simd128", "relaxed"]; // by the module's own constant
+const KERNELS = ["naive", "blocked"];
+const SECTIONS = ["param", "grad", "m", "v"];
+const SHAPE = ["n_layer", "n_head", "d_model", "d_ff", "ctx", "batch", "vocab"]; // as gpt_configure takes them
+const RECIPE = ["lr", "beta1", "beta2", "eps", "weight_decay", "grad_clip"];
+
+export async function open(job, io) {
+  const { name, options } = job.arm;
+  const wide = name === "wasm64";
+  check_options(options);
+  check_browser(options, wide);
+
+  const bytes = await io.bytes("wasm");
+  const sha256 = hex(await crypto.subtle.digest("SHA-256", bytes));
+  const module = await compile(bytes, options.simd);
+  const pages = await plan(module, job, wide);
+  const memory = allocate(pages, pages, wide);
+  const exports = await instantiate(module, memory);
+  const size = (n) => (wide ? BigInt(n) : n); // a size_t for the module
+
+  configure(exports, job, size);
+  exports.gpt_plan(exports.__heap_base.value, size(job.tensors.length), job.flat_size, size(options.threads), 0);
+  bind(exports, memory, job.tensors, size);
+  exports.gpt_set_kernels(...["mm_fwd", "mm_da", "mm_db"].map((product) => KERNELS.indexOf(options[product])));
+  const workers = await start_threads(module, memory, exports, options.threads, size);
+
+  const section = SECTIONS.map((_, i) => Number(exports.gpt_section(i)));
+  const tokens_at = Number(exports.gpt_tokens());
+  const initial_pages = pages;
+
+  // Views are made anew each time: a view does not grow with its memory.
+  function view(what, at, count) {
+    const index = SECTIONS.indexOf(what);
+    if (index < 0) throw new ArmError("protocol", `no section ${what}`);
+    if (!(at >= 0 && count >= 0 && at + count <= job.flat_size)) {
+      throw new ArmError("protocol", `${what}: floats ${at}…${at + count} of ${job.flat_size}`);
+    }
+    return new Float32Array(memory.buffer, section[index] + 4 * at, count);
+  }
+
+  return {
+    ran: describe(exports, sha256, wide, name),
+
+    reset(t) {
+      return call(exports, workers, () => exports.gpt_reset(t));
+    },
+
+    write(what, at, data) {
+      view(what, at, data.length).set(data);
+    },
+
+    read(what, at, count) {
+      return view(what, at, count).slice();
+    },
+
+    async train(tokens, steps) {
+      const batch = job.config.batch * (job.config.ctx + 1);
+      const buffer = new Int32Array(memory.buffer, tokens_at, batch);
+      const losses = [];
+      const grad_norms = [];
+      for (let step = 0; step < steps; step++) {
+        buffer.set(tokens.subarray(step * batch, (step + 1) * batch));
+        if (await call(exports, workers, () => exports.gpt_step())) {
+          throw new ArmError("validation", `step ${step} of the window: a token is outside 0…${job.config.vocab - 1}`);
+        }
+        losses.push(exports.gpt_loss());
+        grad_norms.push(exports.gpt_norm());
+      }
+      return { losses, grad_norms };
+    },
+
+    readback() {},
+
+    memory() {
+      const final_bytes = memory.buffer.byteLength;
+      return {
+        address_type: wide ? "i64" : "i32",
+        shared: memory.buffer instanceof SharedArrayBuffer,
+        initial_pages,
+        maximum_pages: pages,
+        final_pages: final_bytes / PAGE_BYTES,
+        initial_bytes: initial_pages * PAGE_BYTES,
+        maximum_bytes: pages * PAGE_BYTES,
+        final_bytes,
+        growths: final_bytes / PAGE_BYTES - initial_pages > 0 ? 1 : 0,
+      };
+    },
+
+    close() {
+      exports.pool_quit();
+      for (const worker of workers) worker.terminate();
+    },
+  };
+}
+
+// ------------------------------------------------------------------------------ what is asked, what is there
+
+function check_options({ threads, simd, mm_fwd, mm_da, mm_db }) {
+  if (!Number.isInteger(threads) || threads < 1) {
+    throw new ArmError("protocol", `threads=${threads}: expected a whole number from 1`);
+  }
+  if (!SIMD.includes(simd)) throw new ArmError("protocol", `simd=${simd}: expected one of ${SIMD.join(", ")}`);
+  for (const [option, kernel] of Object.entries({ mm_fwd, mm_da, mm_db })) {
+    if (!KERNELS.includes(kernel)) {
+      throw new ArmError("protocol", `${option}=${kernel}: expected one of ${KERNELS.join(", ")}`);
+    }
+  }
+}
+
+function check_browser({ simd }, wide) {
+  if (!self.crossOriginIsolated || typeof SharedArrayBuffer === "undefined") {
+    throw new ArmError("unsupported", "no shared memory: the page is not cross-origin isolated");
+  }
+  if (wide && !has_memory64()) {
+    throw new ArmError("unsupported", "this browser has no 64-bit WebAssembly memory (Memory64); use the arm wasm");
+  }
+  if (simd !== "scalar" && !WebAssembly.validate(SIMD_PROBE)) {
+    throw new ArmError("unsupported", `simd=${simd}: this browser has no WebAssembly SIMD; use simd=scalar`);
+  }
+}
+
+// With the older key `index` or with Number sizes this would succeed or throw for the wrong reason.
+function has_memory64() {
+  try {
+    new WebAssembly.Memory({ address: "i64", initial: 1n, maximum: 1n });
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+// (func (result v128) (i8x16.splat (i32.const 0)))
+const SIMD_PROBE = Uint8Array.of(
+  0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 8, 1, 6, 0, 65, 0, 253, 15, 11,
+);
+
+async function compile(bytes, simd) {
+  try {
+    return await WebAssembly.compile(bytes);
+  } catch (error) {
+    if (simd === "relaxed" && !WebAssembly.validate(bytes)) {
+      throw new ArmError("unsupported", `simd=relaxed: this browser refuses the module (${error.message}); use simd=simd128`);
+    }
+    throw new ArmError("compile", `the module does not compile: ${error.message}`);
+  }
+}
+
+// ------------------------------------------------------------------------------ memory
+
+function allocate(initial, maximum, wide) {
+  try {
+    return wide
+      ? new WebAssembly.Memory({ address: "i64", initial: BigInt(initial), maximum: BigInt(maximum), shared: true })
+      : new WebAssembly.Memory({ initial, maximum, shared: true });
+  } catch (error) {
+    const mib = ((initial * PAGE_BYTES) / 2 ** 20).toFixed(0);
+    throw new ArmError("out-of-memory", `a shared memory of ${mib} MiB was refused: ${error.message}`);
+  }
+}
+
+async function instantiate(module, memory) {
+  try {
+    return (await WebAssembly.instantiate(module, { env: { memory } })).exports;
+  } catch (error) {
+    throw new ArmError("compile", `the module cannot be instantiated: ${error.message}`);
+  }
+}
+
+// Pages that the job needs: a first instance on a tiny memory only counts.
+async function plan(module, job, wide) {
+  const memory = allocate(PLANNING_PAGES, PLANNING_PAGES, wide);
+  const exports = await instantiate(module, memory);
+  const size = (n) => (wide ? BigInt(n) : n);
+  configure(exports, job, size);
+  const { threads } = job.arm.options;
+  const end = exports.gpt_plan(exports.__heap_base.value, size(job.tensors.length), job.flat_size, size(threads), 1);
+  const limit = wide ? 2 ** 34 : 2 ** 32;
+  if (end > limit) {
+    const gib = (n) => (n / 2 ** 30).toFixed(2);
+    const advice = wide ? "" : "; use the arm wasm64";
+    throw new ArmError("out-of-memory", `the job needs ${gib(end)} GiB, ${wide ? 64 : 32}-bit memory holds ${gib(limit)}${advice}`);
+  }
+  return Math.max(PLANNING_PAGES, Math.ceil(end / PAGE_BYTES));
+}
+
+function configure(exports, { config }, size) {
+  exports.gpt_configure(...SHAPE.map((key) => size(config[key])), ...RECIPE.map((key) => config[key]));
+}
+
+function bind(exports, memory, tensors, size) {
+  const name_bytes = Number(exports.gpt_name_bytes());
+  const buffer = new Uint8Array(memory.buffer, Number(exports.gpt_name_buffer()), name_bytes);
+  for (const { name, offset, size: floats, decay } of tensors) {
+    const text = new TextEncoder().encode(name);
+    if (text.length >= name_bytes) throw new ArmError("protocol", `tensor name too long: ${name}`);
+    buffer.fill(0);
+    buffer.set(text);
+    exports.gpt_add_slot(size(offset), size(floats), decay ? 1 : 0);
+  }
+  if (exports.gpt_bind()) {
+    const at = Number(exports.gpt_message());
+    const text = new Uint8Array(memory.buffer, at, 96).slice();
+    throw new ArmError("protocol", `table of tensors: ${new TextDecoder().decode(text.subarray(0, text.indexOf(0)))}`);
+  }
+}
+
+// ------------------------------------------------------------------------------ threads
+
+async function start_threads(module, memory, exports, threads, size) {
+  const workers = [];
+  try {
+    const ready = [];
+    for (let thread = 1; thread < threads; thread++) {
+      const worker = new Worker(new URL("pool.js", import.meta.url), { type: "module", name: `pool ${thread}` });
+      workers.push(worker);
+      ready.push(
+        new Promise((resolve, refuse) => {
+          const fail = (why) => {
+            worker.failure = why;
+            refuse(new ArmError("failed", `thread ${thread} of ${threads} did not start: ${why}`));
+          };
+          worker.onmessage = ({ data }) => (data.kind === "ready" ? resolve() : fail(data.message));
+          worker.onerror = (event) => {
+            event.preventDefault();
+            fail(event.message ?? "its script did not load");
+          };
+        }),
+      );
+      worker.postMessage({ module, memory, stack: exports.gpt_stack(size(thread)), thread: size(thread) });
+    }
+    await within(LEAST_WORKER_MS, Promise.all(ready), `not all of ${threads} threads started`);
+    const deadline = performance.now() + LEAST_WORKER_MS;
+    while (Number(exports.pool_started()) < threads - 1) {
+      if (performance.now() > deadline) throw new ArmError("failed", `not all of ${threads} threads entered the pool`);
+      await pause(1);
+    }
+    exports.pool_use(size(threads));
+    return workers;
+  } catch (error) {
+    for (const worker of workers) worker.terminate();
+    throw error;
+  }
+}
+
+// A call that may trap, here or on another thread.
+function call(exports, workers, run) {
+  try {
+    return run();
+  } catch (error) {
+    if (!(error instanceof WebAssembly.RuntimeError)) throw error;
+    return explain(exports, workers, error);
+  }
+}
+
+async function explain(exports, workers, error) {
+  if (exports.pool_failed()) await pause(50); // the thread's own message is on its way
+  const reason = workers.map((worker) => worker.failure).find(Boolean) ?? error.stack ?? error.message;
+  throw new ArmError("crash", `the module trapped: ${reason}`);
+}
+
+function pause(ms) {
+  return new Promise((resolve) => setTimeout(resolve, ms));
+}
+
+function within(ms, promise, message) {
+  let timer;
+  const late = new Promise((_, refuse) => {
+    timer = setTimeout(() => refuse(new ArmError("failed", `${message} within ${ms / 1000} s`)), ms);
+  });
+  return Promise.race([promise, late]).finally(() => clearTimeout(timer));
+}
+
+// ------------------------------------------------------------------------------ what runs
+
+// All of it is asked from the running module and its memory.
+function describe(exports, sha256, wide, name) {
+  const value = (field) => exports.gpt_config_value(field);
+  const hyper = Object.fromEntries([...SHAPE, ...RECIPE].map((key, field) => [key, value(field)]));
+  const [mm_fwd, mm_da, mm_db] = [0, 1, 2].map((product) => KERNELS[exports.gpt_kernel(product)]);
+  return {
+    arm: name,
+    module_sha256: sha256,
+    simd: SIMD[exports.gpt_simd()],
+    address_type: exports.gpt_pointer_bytes() === 8 ? "i64" : "i32",
+    threads: 1 + Number(exports.pool_started()),
+    kernels: { mm_fwd, mm_da, mm_db },
+    hyper,
+  };
+}
+
+function hex(buffer) {
+  return Array.from(new Uint8Array(buffer), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
