@@ -77,7 +77,11 @@ class Artifact(Record):
 
 
 def build_wasm(simd: str, address: str) -> Artifact:
-    """The module of one feature level ("scalar", "simd128", "relaxed") and address type."""
+    """The module of one feature level ("scalar", "simd128", "relaxed") and address type.
+
+    The address type is "wasm32" or "wasm64"; "wasm", the arm's name, means the former.
+    """
+    address = "wasm32" if address == "wasm" else address
     if simd not in SIMD or address not in ADDRESS:
         raise BuildError(
             f"no module simd={simd!r} address={address!r}; "
