@@ -180,7 +180,7 @@ def _exists(name: str) -> bool:
 
 def _read(file: Path) -> Preset:
     """Parse and validate one file; every failure becomes a PresetError."""
-    shown = _shown(str(file))
+    shown = _shown(str(file)[-500:], limit=500)
     try:
         if file.is_dir():
             raise PresetError(f"preset {shown} is a folder; name a .toml file")
@@ -244,7 +244,7 @@ def _key_problems(keys: dict[str, Any]) -> list[str]:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"known keys: {', '.join(known)}"
-            problems.append(f"unknown key {_shown(key)} (its value is {_shown(value)}); {hint}")
+            problems.append(f"unknown key {_shown(key)} (its value is {_quoted(value)}); {hint}")
     problems += [
         f"key {key} is missing; a preset is complete, copy the line from one of the project's"
         for key in known
@@ -266,7 +266,9 @@ def _sentence(detail: ErrorDetails) -> str:
             "name": "should be at most 64 letters, digits, dots, hyphens and underscores",
             "corpus_sha256": "should be 64 lower-case hexadecimal digits, or empty",
         }[key]
-    return f"{key} = {_shown(detail['input'])} {message}"
+    if detail["type"] == "value_error":  # a rule of ours names the value itself
+        return f"{key}: {message}"
+    return f"{key} = {_quoted(detail['input'])} {message}"
 
 
 def _refuse(where: str, problems: list[str]) -> None:
@@ -277,7 +279,7 @@ def _refuse(where: str, problems: list[str]) -> None:
     )
 
 
-def _shown(value: object) -> str:
+def _shown(value: object, limit: int = 80) -> str:
     """A value for a message: printable, of bounded length."""
     try:
         text = value if isinstance(value, str) else str(value).lower()
@@ -285,7 +287,12 @@ def _shown(value: object) -> str:
         return "a very long integer"
     if isinstance(value, str) and (not text.isprintable() or not text):
         text = ascii(text)
-    return text if len(text) <= 80 else text[:77] + "..."
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def _quoted(value: object) -> str:
+    """A value as a preset file has it: a string is told from a number by its quotes."""
+    return f'"{_shown(value)}"' if isinstance(value, str) and value else _shown(value)
 
 
 def _memory_sentence(preset: Preset, need: MemoryNeed) -> str:
