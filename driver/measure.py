@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -12,18 +13,28 @@ from driver.errors import SlotError
 from driver.records import Job, JobResult, PageEvent, PageFailure, Progress
 from driver.server import JobHandle, JobServer
 
-# After an event that should not happen, how long the page has to post its own reason.
+# After an event that should not happen, how long the page has to post its own reason, in seconds.
 GRACE_S = 3.0
 
-_FATAL = {
-    "console-error",
-    "page-error",
-    "request-failed",
-    "http-error",
-    "bad-request",
-    "crash",
-    "disconnected",
-}
+# Events that no clean run has. A refused or failed request, a red line in the console: each means
+# that something ran otherwise than it was meant to.
+FATAL_KINDS = frozenset(
+    {
+        "console-error",
+        "page-error",
+        "request-failed",
+        "http-error",
+        "bad-request",
+        "crash",
+        "disconnected",
+    }
+)
+# Chromium reports a GPU's errors as warnings when no scope catches them, and the run goes on.
+_GPU_WARNING = re.compile(
+    r"\binvalid\b|validation|out.of.memory|\blost\b|destroyed|exceed|"
+    r"While (encoding|calling|validating|initializing|creating)",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -55,19 +66,19 @@ async def run_job(
     began = time.monotonic()
     handle = server.open_job(job, on_progress)
     result: JobResult | None = None
-    failure: PageFailure | None = None
     events: list[PageEvent] = []
     try:
         async with session.page() as page:
-            try:
-                result, failure = await _answer(page, handle, deadline_s)
-            finally:
-                events = [*page.events, *handle.events]
+            result, failure = await _answer(page, handle, deadline_s)
+        # Only now: closing brings in the console's last lines.
+        events = [*page.events, *handle.events, *_hidden(result)]
+    except SlotError as error:
+        failure = PageFailure(kind="crash", message=str(error))
     finally:
         handle.close()
     if result and result.error:
         failure = result.error
-    failure = failure or _fatal(events)
+    failure = failure or _first_fatal(events)
     return JobOutcome(
         job=job.job,
         status="failed" if failure else "ok",
@@ -82,21 +93,21 @@ async def run_job(
 async def _answer(
     page: Page, handle: JobHandle, deadline_s: float
 ) -> tuple[JobResult | None, PageFailure | None]:
-    answer = asyncio.ensure_future(handle.result())
-    trouble = asyncio.ensure_future(page.troubled.wait())
+    """The page's result, or why there is none."""
+    answer: asyncio.Future[Any] = asyncio.ensure_future(handle.result())
+    trouble: asyncio.Future[Any] = asyncio.ensure_future(page.troubled.wait())
     try:
         async with asyncio.timeout(deadline_s):
             await page.open(handle.url)
-            await asyncio.wait({answer, trouble, page.failed}, return_when="FIRST_COMPLETED")
-            if not answer.done() and not page.failed.done():
-                await asyncio.wait(
-                    {answer, page.failed}, timeout=GRACE_S, return_when="FIRST_COMPLETED"
-                )
+            await asyncio.wait({answer, page.failed, trouble}, return_when="FIRST_COMPLETED")
+            await asyncio.wait(
+                {answer, page.failed}, timeout=GRACE_S, return_when="FIRST_COMPLETED"
+            )
         if answer.done():
             return answer.result(), None
         if page.failed.done():
             return None, PageFailure(kind="crash", message=page.failed.result().message)
-        return None, _fatal(page.events)
+        return None, _first_fatal(page.events)
     except TimeoutError:
         return None, PageFailure(kind="crash", message=_hang(handle, deadline_s))
     except SlotError as error:
@@ -109,18 +120,27 @@ async def _answer(
 
 
 def _hang(handle: JobHandle, deadline_s: float) -> str:
-    last = handle.progress
     where = "before its first instruction ended"
+    last = handle.progress
     if last:
-        op = handle.job.program[min(last.op, len(handle.job.program) - 1)].op
-        where = f"after instruction {last.op} ({op}), {last.steps_done} steps done"
-    return f"no answer within {deadline_s:g} s (deadline of this job), {where}"
+        op = handle.job.program[last.op].op
+        where = f"after instruction {last.op} ({op}) and {last.steps_done} steps"
+    return f"no answer within {deadline_s:g} s (this job's deadline), {where}"
 
 
-def _fatal(events: list[PageEvent]) -> PageFailure | None:
-    """The first event that no clean run has."""
+def _hidden(result: JobResult | None) -> Iterable[PageEvent]:
+    if result and (result.page.hidden_events or result.page.visibility != "visible"):
+        page = result.page
+        message = f"{page.hidden_events} times hidden, at the end {page.visibility}"
+        yield PageEvent(kind="hidden", message=message)
+
+
+def _first_fatal(events: Iterable[PageEvent]) -> PageFailure | None:
     for event in events:
-        if event.kind in _FATAL:
-            kind = "crash" if event.kind in ("crash", "disconnected") else "failed"
-            return PageFailure(kind=kind, message=f"{event.kind}: {event.message}")
+        of_the_gpu = event.kind == "console-warning" and _GPU_WARNING.search(event.message)
+        if event.kind in FATAL_KINDS or of_the_gpu:
+            gone = event.kind in ("crash", "disconnected")
+            return PageFailure(
+                kind="crash" if gone else "failed", message=f"{event.kind}: {event.message}"
+            )
     return None

@@ -1,5 +1,8 @@
-// Facts about the page and the machine, from inside the worker.
+// Facts about the page and the machine, from inside a worker, where the arms run.
 
+// ------------------------------------------------------------------------------ the clock
+
+// The smallest step that performance.now() is seen to take, in ms; null when it stands still for 50 ms.
 export function timer_step_ms() {
   let step = Infinity;
   const until = performance.now() + 50;
@@ -13,6 +16,105 @@ export function timer_step_ms() {
   return Number.isFinite(step) ? Number(step.toPrecision(4)) : null;
 }
 
+// ------------------------------------------------------------------------------ WebAssembly
+
+// Is a module with one function () → i32 of this body valid? `memory` is the flag byte of a memory of one
+// page (at most one): 1 plain, 3 shared, 5 with 64-bit addresses.
+function accepts(body, memory = null) {
+  const section = (id, bytes) => [id, bytes.length, ...bytes];
+  const code = [0, ...body, 0x0b];
+  return WebAssembly.validate(new Uint8Array([
+    0, 0x61, 0x73, 0x6d, 1, 0, 0, 0,
+    ...section(1, [1, 0x60, 0, 1, 0x7f]),
+    ...section(3, [1, 0]),
+    ...(memory === null ? [] : section(5, [1, memory, 1, 1])),
+    ...section(10, [1, code.length, ...code]),
+  ]));
+}
+
+const ZERO = [0x41, 0]; // i32.const 0
+const ZEROS = [...ZERO, 0xfd, 0x11]; // i32x4.splat
+const LANE = [0xfd, 0x1b, 0]; // i32x4.extract_lane 0
+
+function wasm_features() {
+  return {
+    simd128: accepts([...ZEROS, ...LANE]),
+    relaxed_simd: accepts([...ZEROS, ...ZEROS, ...ZEROS, 0xfd, 0x85, 0x02, ...LANE]), // f32x4.relaxed_madd
+    bulk_memory: accepts([...ZERO, ...ZERO, ...ZERO, 0xfc, 0x0b, 0, ...ZERO], 1), // memory.fill
+    threads: accepts([...ZERO, 0xfe, 0x10, 2, 0], 3) && shared_memory(), // i32.atomic.load
+    memory64: accepts([0x42, 0, 0x28, 2, 0], 5) && memory64(), // i64.const 0, i32.load
+    memory64_shared: memory64(true),
+  };
+}
+
+function shared_memory() {
+  try {
+    return new WebAssembly.Memory({ initial: 1, maximum: 1, shared: true }).buffer instanceof SharedArrayBuffer;
+  } catch {
+    return false;
+  }
+}
+
+// BigInt limits are the point: where `address` is unknown they throw, and where it is known Numbers do.
+function memory64(shared = false) {
+  try {
+    const memory = new WebAssembly.Memory({ address: "i64", initial: 1n, maximum: 1n, shared });
+    return memory.buffer.byteLength === 65536 && memory.grow(0n) === 1n;
+  } catch {
+    return false;
+  }
+}
+
+// ------------------------------------------------------------------------------ graphics
+
+// What WebGPU offers here; `reason` says why where there is no adapter.
+async function webgpu() {
+  if (!navigator.gpu) return { available: false, reason: "this browser has no navigator.gpu in a worker" };
+  let adapter;
+  try {
+    adapter = await navigator.gpu.requestAdapter({ powerPreference: "high-performance" });
+  } catch (error) {
+    return { available: false, reason: `requestAdapter failed: ${error.message}` };
+  }
+  if (!adapter) return { available: false, reason: "requestAdapter found no adapter" };
+  const { info } = adapter;
+  return {
+    available: true,
+    vendor: info.vendor,
+    architecture: info.architecture,
+    device: info.device,
+    description: info.description,
+    // Older browsers have the flag on the adapter.
+    is_fallback: info.isFallbackAdapter ?? adapter.isFallbackAdapter ?? null,
+    subgroup_min_size: info.subgroupMinSize ?? null,
+    subgroup_max_size: info.subgroupMaxSize ?? null,
+    features: [...adapter.features].sort(),
+    limits: numbers(adapter.limits),
+  };
+}
+
+function numbers(limits) {
+  const names = Object.getOwnPropertyNames(Object.getPrototypeOf(limits));
+  return Object.fromEntries(names.filter((name) => typeof limits[name] === "number").map((name) => [name, limits[name]]));
+}
+
+function webgl_renderer() {
+  const gl = new OffscreenCanvas(1, 1).getContext("webgl");
+  const names = gl?.getExtension("WEBGL_debug_renderer_info");
+  const renderer = names ? gl.getParameter(names.UNMASKED_RENDERER_WEBGL) : null;
+  gl?.getExtension("WEBGL_lose_context")?.loseContext();
+  return renderer;
+}
+
 export async function probe() {
-  return { cross_origin_isolated: self.crossOriginIsolated };
+  return {
+    secure_context: self.isSecureContext,
+    cross_origin_isolated: self.crossOriginIsolated,
+    hardware_concurrency: navigator.hardwareConcurrency,
+    device_memory_gib: navigator.deviceMemory ?? null,
+    timer_step_ms: timer_step_ms(),
+    wasm: wasm_features(),
+    webgpu: await webgpu(),
+    webgl_renderer: webgl_renderer(),
+  };
 }

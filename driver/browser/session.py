@@ -115,9 +115,7 @@ class BrowserSession:
         try:
             yield page
         finally:
-            # A crashed renderer or a dead browser cannot close its page; the session's end can.
-            with contextlib.suppress(Error, TimeoutError):
-                await asyncio.wait_for(context.close(), _CLOSE_S)
+            await page.close()
 
     async def _start(self) -> None:
         as_root = hasattr(os, "geteuid") and os.geteuid() == 0
@@ -190,16 +188,19 @@ class Page:
     """One page: its events, and a future that resolves when it can answer no more."""
 
     def __init__(self, browser: Browser, page: PlaywrightPage) -> None:
-        self._page = page
         self.events: list[PageEvent] = []
-        self.failed: asyncio.Future[PageEvent] = asyncio.get_running_loop().create_future()
         self.troubled = asyncio.Event()
+        """Set when something happened that may keep the page from ever answering."""
+        self.failed: asyncio.Future[PageEvent] = asyncio.get_running_loop().create_future()
+        self._browser = browser
+        self._page = page
+        self._closing = False
         page.on("console", self._console)
         page.on("pageerror", lambda error: self._trouble("page-error", str(error)))
         page.on("requestfailed", self._request_failed)
         page.on("response", self._response)
         page.on("crash", lambda _: self._end("crash", "the page's process crashed"))
-        browser.on("disconnected", lambda _: self._end("disconnected", "the browser went away"))
+        browser.on("disconnected", self._disconnected)
 
     async def open(self, url: str) -> None:
         """Load the page; its job runs from then on.
@@ -212,6 +213,14 @@ class Page:
         except Error as error:
             raise SlotError(f"the page could not be opened: {error.message}") from error
 
+    async def close(self) -> None:
+        """Close the page with its context; what its console still says is heard."""
+        self._closing = True
+        # A crashed renderer or a dead browser cannot close its page; the session's end can.
+        with contextlib.suppress(Error, TimeoutError):
+            await asyncio.wait_for(self._page.context.close(), _CLOSE_S)
+        self._browser.remove_listener("disconnected", self._disconnected)
+
     def _note(self, kind: Any, message: str) -> PageEvent:
         event = PageEvent(kind=kind, message=message[:2000])
         if len(self.events) < MAX_EVENTS:
@@ -223,19 +232,30 @@ class Page:
         self.troubled.set()
 
     def _end(self, kind: str, message: str) -> None:
-        if not self.failed.done():
+        if not self.failed.done() and not self._closing:
             self.failed.set_result(self._note(kind, message))
+
+    def _disconnected(self, _: Browser) -> None:
+        self._end("disconnected", "the browser went away")
 
     def _console(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
-            self._note(f"console-{message.type}", message.text)
+            where = _local(message.location.get("url", ""))
+            self._note(f"console-{message.type}", f"{message.text} ({where})")
 
     def _request_failed(self, request: Request) -> None:
-        self._trouble("request-failed", f"{request.method} {request.url}: {request.failure}")
+        if not self._closing:  # closing cuts off whatever is still on its way
+            what = f"{request.method} {_local(request.url)}: {request.failure}"
+            self._trouble("request-failed", what)
 
     def _response(self, response: Response) -> None:
         if response.status >= 400:
-            self._trouble("http-error", f"{response.status} {response.url}")
+            self._trouble("http-error", f"{response.status} {_local(response.url)}")
+
+
+def _local(url: str) -> str:
+    """A URL of the loopback server without host, port and token, which differ on every run."""
+    return url.split("/", 4)[-1]
 
 
 @lru_cache

@@ -1,0 +1,250 @@
+"""What this machine can do: one check per ability, each with what to do where it is missing."""
+
+import asyncio
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from driver.adapter import AdapterSignals, AdapterVerdict, judge
+from driver.browser import BrowserChoice, BrowserFacts, BrowserSession
+from driver.errors import DriverError
+from driver.layout import cache_dir
+from driver.machine import MachineFacts, machine_facts, machine_state
+from driver.measure import JobOutcome, run_job
+from driver.records import Job, Op, Record
+from driver.server import JobServer
+
+Status = Literal["ok", "missing", "warning", "unknown"]
+
+PROBE_DEADLINE_S = 60.0
+_GIB = 1 << 30
+_LOW_MEMORY_BYTES = 4 * _GIB
+_LOW_DISK_BYTES = 1 * _GIB
+_COARSE_TIMER_MS = 0.05
+_UPDATE = "use a current Chromium, Chrome or Edge: driver setup, or --browser PATH"
+
+
+class Check(Record):
+    """One ability."""
+
+    name: str
+    status: Status
+    value: str
+    remedy: str | None = None
+
+
+class DoctorReport(Record):
+    """All checks, in the order in which they matter."""
+
+    checks: tuple[Check, ...]
+    adapter: AdapterVerdict | None
+    """The verdict on WebGPU's adapter; None where no page could be asked."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether nothing is missing."""
+        return all(check.status != "missing" for check in self.checks)
+
+
+async def examine(choice: BrowserChoice | None) -> DoctorReport:
+    """Examines Python, the machine, the compiler, and what a page in the browser can do.
+
+    Never raises for what is missing: that is what the report is for.
+    """
+    facts = await asyncio.to_thread(machine_facts)
+    checks = [_python(), await _compiler(), _memory(facts), _cache()]
+    verdict: AdapterVerdict | None = None
+    if choice is None:
+        checks.append(Check(name="browser", status="missing", value="none found", remedy=_UPDATE))
+        return DoctorReport(checks=tuple(checks), adapter=None)
+    try:
+        async with JobServer() as server, BrowserSession(choice) as session:
+            browser = session.facts
+            job = Job(job="doctor", program=(Op(op="probe"),))
+            outcome = await run_job(session, server, job, deadline_s=PROBE_DEADLINE_S)
+    except DriverError as error:
+        checks.append(Check(name="browser", status="missing", value=str(error), remedy=_UPDATE))
+        return DoctorReport(checks=tuple(checks), adapter=None)
+
+    checks.append(_browser(browser))
+    if outcome.failure or not outcome.result:
+        checks.append(_page_failed(outcome))
+    else:
+        detail = outcome.result.ops[0].detail
+        verdict = judge(adapter_signals(detail, browser))
+        checks += [*_page(detail, facts), *_wasm(detail["wasm"]), _webgpu(detail, verdict)]
+    return DoctorReport(checks=tuple(checks), adapter=verdict)
+
+
+def adapter_signals(detail: dict[str, Any], browser: BrowserFacts) -> AdapterSignals:
+    """The three witnesses, from the detail of a `probe` instruction and the browser's facts."""
+    webgpu = detail.get("webgpu") or {}
+    return AdapterSignals(
+        webgpu=webgpu if webgpu.get("available") else None,
+        gpu_devices=browser.gpu_devices,
+        webgl_renderer=detail.get("webgl_renderer"),
+    )
+
+
+# --------------------------------------------------------------------------- without a browser
+
+
+def _python() -> Check:
+    value = f"{platform.python_version()} on {platform.platform(terse=True)}"
+    return Check(name="python", status="ok", value=value)
+
+
+async def _compiler() -> Check:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "ziglang",
+        "version",
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, err = await process.communicate()
+    if process.returncode:
+        tail = err.decode(errors="replace").strip().splitlines()[-1:]
+        return Check(
+            name="compiler",
+            status="missing",
+            value="".join(tail) or f"exit {process.returncode}",
+            remedy=f"{sys.executable} -m pip install ziglang",
+        )
+    return Check(name="compiler", status="ok", value=f"zig {out.decode().strip()}")
+
+
+def _memory(facts: MachineFacts) -> Check:
+    available = machine_state().memory_available_bytes
+    low = available < _LOW_MEMORY_BYTES
+    return Check(
+        name="memory",
+        status="warning" if low else "ok",
+        value=f"{available / _GIB:.1f} of {facts.memory_total_bytes / _GIB:.1f} GiB available",
+        remedy="close other programs, or use the presets tiny to medium" if low else None,
+    )
+
+
+def _cache() -> Check:
+    folder = cache_dir()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        return Check(
+            name="cache",
+            status="missing",
+            value=f"{folder}: {error.strerror}",
+            remedy="make it writable, or name another folder with DRIVER_CACHE",
+        )
+    low = free < _LOW_DISK_BYTES
+    return Check(
+        name="cache",
+        status="warning" if low else "ok",
+        value=f"{folder}, {free / _GIB:.1f} GiB free",
+        remedy="free some disk space, or name another folder with DRIVER_CACHE" if low else None,
+    )
+
+
+# --------------------------------------------------------------------------- with a browser
+
+
+def _browser(facts: BrowserFacts) -> Check:
+    unsafe = "--no-sandbox" in facts.argv
+    return Check(
+        name="browser",
+        status="ok",
+        value=f"{facts.name} {facts.version}, {facts.executable} ({facts.source})"
+        + (", without its sandbox" if unsafe else ""),
+        remedy="run as a user other than root to keep the browser's sandbox" if unsafe else None,
+    )
+
+
+def _page_failed(outcome: JobOutcome) -> Check:
+    message = outcome.failure.message if outcome.failure else "no result"
+    return Check(
+        name="page",
+        status="missing",
+        value=f"the page that was to examine the browser failed: {message}",
+        remedy=_UPDATE,
+    )
+
+
+def _page(detail: dict[str, Any], facts: MachineFacts) -> Iterator[Check]:
+    isolated = detail["cross_origin_isolated"]
+    yield Check(
+        name="isolation",
+        status="ok" if isolated else "missing",
+        value="cross-origin isolated" if isolated else "the page is not cross-origin isolated",
+        remedy=None if isolated else _UPDATE,
+    )
+    step = detail["timer_step_ms"]
+    coarse = step is None or step > _COARSE_TIMER_MS
+    yield Check(
+        name="timer",
+        status="warning" if coarse else "ok",
+        value="stands still" if step is None else f"performance.now() steps by {step * 1e3:g} µs",
+        remedy="windows must be longer than usual; a current Chromium steps by 5 µs"
+        if coarse
+        else None,
+    )
+    reported = detail["hardware_concurrency"]
+    expected = facts.cores_usable
+    agrees = reported == expected
+    yield Check(
+        name="threads",
+        status="ok" if agrees else "warning",
+        value=f"the page reports {reported}, the machine has {expected} usable cores",
+        remedy=None if agrees else "give the number yourself: --arms wasm:threads=N",
+    )
+
+
+def _wasm(wasm: dict[str, Any]) -> Iterator[Check]:
+    for key, name, loss in (
+        ("threads", "wasm threads", "the wasm arms need shared memory"),
+        ("simd128", "wasm SIMD", "only simd=scalar works"),
+        ("relaxed_simd", "wasm relaxed SIMD", "simd=simd128 works"),
+        ("bulk_memory", "wasm bulk memory", "the wasm arms need it"),
+        ("memory64_shared", "wasm Memory64", "wasm64 does not work, wasm does"),
+    ):
+        there = wasm.get(key) is True
+        yield Check(
+            name=name,
+            status="ok" if there else "missing",
+            value="yes" if there else f"no; {loss}",
+            remedy=None if there else _UPDATE,
+        )
+
+
+def _webgpu(detail: dict[str, Any], verdict: AdapterVerdict) -> Check:
+    webgpu = detail["webgpu"]
+    if not webgpu["available"]:
+        return Check(
+            name="WebGPU", status="missing", value=webgpu["reason"], remedy=_webgpu_remedy()
+        )
+    named = " ".join(
+        str(webgpu[key]) for key in ("vendor", "architecture", "device") if webgpu.get(key)
+    )
+    status: dict[str, Status] = {"hardware": "ok", "software": "warning", "unknown": "unknown"}
+    return Check(
+        name="WebGPU",
+        status=status[verdict.kind],
+        value=f"{named or 'an adapter without a name'}: {verdict.kind} "
+        f"({'; '.join(verdict.reasons)})",
+        remedy=None
+        if verdict.kind == "hardware"
+        else "numbers can be checked here; for times that count, use a machine with a GPU",
+    )
+
+
+def _webgpu_remedy() -> str:
+    if sys.platform == "linux" and not Path("/dev/dri").exists():
+        return f"there is no GPU device here (/dev/dri); {_UPDATE}"
+    return _UPDATE
