@@ -36,6 +36,9 @@ ORDER = [
     "receipt",
     "store",  # receipts as files: receipt itself does no I/O
     "prepare",
+    "plan",
+    "progress",
+    "slots",
     "replay",
     "report",
     "history",
