@@ -24,6 +24,7 @@ const ran = {}; // digests of the bytes that arrived
 
 self.onmessage = async ({ data }) => {
   ({ job, posts } = data);
+  if (job.plan_sha256) ran.plan_sha256 = job.plan_sha256;
   try {
     const hardware_concurrency = navigator.hardwareConcurrency;
     tell("facts", { facts: { hardware_concurrency, timer_step_ms: timer_step_ms() } });

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
 
 from driver.errors import SlotError
 from driver.records import Job, JobResult, PageEvent, Progress
@@ -192,7 +193,11 @@ def _depth(value: object, limit: int) -> int:
 def _parsed(model: type[_Model], body: bytearray) -> _Model:
     """A record from JSON; raises RefusedError with the first complaints, not the (huge) input."""
     try:
-        return model.model_validate_json(body)
+        fields = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise RefusedError(400, f"Invalid JSON: {error}"[:500]) from None
+    try:
+        return model.model_validate(fields)
     except ValidationError as error:
         parts = []
         for item in error.errors(include_url=False, include_input=False)[:2]:
