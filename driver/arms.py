@@ -46,9 +46,7 @@ class Option:
             noun = "a number" if kind is float else "a whole number"
             raise ArmError(f"arm {arm}: {key}={text}: expected {noun}") from None
         if not self.low <= number <= self.high:
-            raise ArmError(
-                f"arm {arm}: {key}={text}: expected {self.low:g} to {self.high:g}"
-            )
+            raise ArmError(f"arm {arm}: {key}={text}: expected {self.low:g} to {self.high:g}")
         return number
 
 
@@ -85,7 +83,9 @@ OPTIONS: dict[str, dict[str, Option]] = {
         "spikes": Option(0.0, "share of steps that take ten times as long", low=0, high=1),
         "seed": Option(0, "seed of noise and spikes", low=0, high=2**53 - 1),
         "curve": Option(
-            "reference", "losses it reports", choices=("reference", "frozen"),
+            "reference",
+            "losses it reports",
+            choices=("reference", "frozen"),
         ),
         "nan_at": Option(-1, "step whose loss is NaN, −1 never", low=-1, high=1e9),
         "hang_at": Option(-1, "step that never ends, −1 never", low=-1, high=1e9),
@@ -204,18 +204,22 @@ def resolve(arm: ArmSpec, features: dict[str, Any]) -> ArmJob:
 
 
 def _resolve_wasm(arm: ArmSpec, options: dict[str, Value], features: dict[str, Any]) -> None:
-    levels = {"relaxed": features.get("relaxed_simd"), "simd128": features.get("simd128"),
-              "scalar": True}  # fmt: skip
+    wasm = features.get("wasm") or {}
+    levels = {
+        "relaxed": wasm.get("relaxed_simd"),
+        "simd128": wasm.get("simd128"),
+        "scalar": True,
+    }
     if options["simd"] == AUTO:
         options["simd"] = next(level for level, present in levels.items() if present)
     elif not levels[str(options["simd"])]:
         raise Unsupported(f"arm {arm.name}: this browser has no simd={options['simd']}")
-    if not features.get("threads"):
+    if not wasm.get("threads") or not features.get("cross_origin_isolated"):
         raise Unsupported(
             f"arm {arm.name}: the page has no shared WebAssembly memory "
             "(it needs cross-origin isolation, which the driver's server gives; see driver doctor)"
         )
-    if arm.name == "wasm64" and not features.get("memory64"):
+    if arm.name == "wasm64" and not (wasm.get("memory64") and wasm.get("memory64_shared")):
         raise Unsupported("arm wasm64: this browser has no Memory64; use arm wasm instead")
     if options["threads"] == AUTO:
         options["threads"] = max(1, int(features.get("usable_threads") or 1))

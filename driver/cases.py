@@ -36,7 +36,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Result:
-    """What an arm made of a case. `grads` are the first step's, before clipping; `params` the last's."""
+    """What an arm made of a case: first `grads` (before clipping), last `params`."""
 
     losses: NDArray[np.float64]
     grad_norms: NDArray[np.float64]
@@ -99,7 +99,7 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, NDArray[Any]]]:
         raise CaseError(f"{path}: no such file" if not path.exists() else f"{path}: not a file")
     try:
         with safe_open(path, "np") as file:
-            return file.metadata() or {}, {key: file.get_tensor(key) for key in file.keys()}
+            return file.metadata() or {}, {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:
         raise CaseError(f"{path}: not a readable safetensors file ({error})") from error
 
@@ -123,7 +123,8 @@ def _tokens(path: Path, config: ModelConfig, tokens: NDArray[Any] | None) -> NDA
     expected = (config.batch, config.ctx + 1)
     if tokens.ndim != 3 or tokens.shape[1:] != expected or tokens.shape[0] < 1:
         raise CaseError(
-            f"{path}: tokens has shape {tokens.shape}, expected (steps, {expected[0]}, {expected[1]})"
+            f"{path}: tokens has shape {tokens.shape}, "
+            f"expected (steps, {expected[0]}, {expected[1]})"
         )
     if tokens.dtype != np.int32:
         raise CaseError(f"{path}: tokens is {tokens.dtype}, expected int32")

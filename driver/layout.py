@@ -1,6 +1,8 @@
 """Where the project's own files and its cache live."""
 
+import hashlib
 import os
+import subprocess
 from pathlib import Path
 
 import platformdirs
@@ -21,3 +23,30 @@ def cache_dir() -> Path:
     """The cache folder, outside the source tree; `DRIVER_CACHE` names another one."""
     override = os.environ.get("DRIVER_CACHE")
     return Path(override) if override else Path(platformdirs.user_cache_dir("browser-train-driver"))
+
+
+def evaluator_sha256() -> str:
+    """SHA-256 over the sources that turn raw data into numbers, gates and verdicts."""
+    hasher = hashlib.sha256()
+    for name in ("parity/measures", "parity/gates", "receipt", "reference", "stats"):
+        hasher.update((_PACKAGE / f"{name}.py").read_bytes())
+    return hasher.hexdigest()
+
+
+def revision() -> tuple[str | None, bool | None]:
+    """The checkout's git commit, and whether it has changes; None and None without a repository."""
+    try:
+        commit = _git("rev-parse", "HEAD")
+        return commit, bool(_git("status", "--porcelain"))
+    except (OSError, subprocess.SubprocessError):
+        return None, None
+
+
+def _git(*arguments: str) -> str:
+    # Only a repository of the project's own: an installed wheel may lie inside somebody else's.
+    if not (ROOT / ".git").exists():
+        raise OSError("not a checkout")
+    done = subprocess.run(
+        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True, timeout=10
+    )
+    return done.stdout.strip()

@@ -27,7 +27,7 @@ LN_EPS = 1e-5
 
 @dataclass(frozen=True)
 class StepResult:
-    """One training step: mean cross-entropy (nats), global gradient norm before clipping, gradients."""
+    """One training step: mean cross-entropy (nats), gradient norm before clipping, gradients."""
 
     loss: float
     grad_norm: float
@@ -37,9 +37,7 @@ class StepResult:
 class Reference:
     """A GPT in training. `params`, `m`, `v` are tensors by name; `t` counts AdamW steps taken."""
 
-    def __init__(
-        self, config: ModelConfig, params: Tensors, dtype: DTypeLike = np.float64
-    ) -> None:
+    def __init__(self, config: ModelConfig, params: Tensors, dtype: DTypeLike = np.float64) -> None:
         self.config = config
         self.dtype = np.dtype(dtype)
         self.params = {name: p.astype(dtype) for name, p in params.items()}
@@ -69,9 +67,7 @@ def loss_only(config: ModelConfig, params: Tensors, tokens: Array) -> float:
     return crossentropy_forward(h @ params["wte"].T, tokens[:, 1:])[0]
 
 
-def loss_and_grads(
-    config: ModelConfig, params: Tensors, tokens: Array
-) -> tuple[float, Tensors]:
+def loss_and_grads(config: ModelConfig, params: Tensors, tokens: Array) -> tuple[float, Tensors]:
     """Mean cross-entropy (nats) and the exact gradient of every tensor, before clipping."""
     inputs, targets = tokens[:, :-1], tokens[:, 1:]
     x = encoder_forward(inputs, params["wte"], params["wpe"])  # (B, T, C)
@@ -119,18 +115,14 @@ def block_backward(
     df = gelu_backward(dg, f)
     dn2, grads[h + "mlp.w1"] = matmul_backward(df, n2, p[h + "mlp.w1"])
     grads[h + "mlp.b1"] = bias_backward(df)
-    dln2, grads[h + "ln2.g"], grads[h + "ln2.b"] = layernorm_backward(
-        dn2, p[h + "ln2.g"], kept_ln2
-    )
+    dln2, grads[h + "ln2.g"], grads[h + "ln2.b"] = layernorm_backward(dn2, p[h + "ln2.g"], kept_ln2)
     dx = dx + dln2
     da, grads[h + "attn.wo"] = matmul_backward(dx, a, p[h + "attn.wo"])
     grads[h + "attn.bo"] = bias_backward(dx)
     dqkv = attention_backward(da, config.n_head, kept_attn)
     dn1, grads[h + "attn.wqkv"] = matmul_backward(dqkv, n1, p[h + "attn.wqkv"])
     grads[h + "attn.bqkv"] = bias_backward(dqkv)
-    dln1, grads[h + "ln1.g"], grads[h + "ln1.b"] = layernorm_backward(
-        dn1, p[h + "ln1.g"], kept_ln1
-    )
+    dln1, grads[h + "ln1.g"], grads[h + "ln1.b"] = layernorm_backward(dn1, p[h + "ln1.g"], kept_ln1)
     return dx + dln1
 
 
@@ -207,9 +199,7 @@ def attention_forward(qkv: Array, n_head: int) -> tuple[Array, tuple[Array, Arra
     return _join_heads(probs @ v), (q, k, v, probs)
 
 
-def attention_backward(
-    dout: Array, n_head: int, kept: tuple[Array, Array, Array, Array]
-) -> Array:
+def attention_backward(dout: Array, n_head: int, kept: tuple[Array, Array, Array, Array]) -> Array:
     """dout (B, T, C) → dqkv (B, T, 3C)."""
     q, k, v, probs = kept
     do = _split_heads(dout, n_head)
@@ -240,7 +230,7 @@ def _join_heads(x: Array) -> Array:
 def gelu_forward(x: Array) -> Array:
     """x·Φ(x) with the exact normal distribution: x/2·(1 + erf(x/√2))."""
     one = x.dtype.type(1)
-    return x * x.dtype.type(0.5) * (one + erf(x * x.dtype.type(math.sqrt(0.5))))
+    return np.asarray(x * x.dtype.type(0.5) * (one + erf(x * x.dtype.type(math.sqrt(0.5)))))
 
 
 def gelu_backward(dy: Array, x: Array) -> Array:
@@ -248,7 +238,7 @@ def gelu_backward(dy: Array, x: Array) -> Array:
     half, one = x.dtype.type(0.5), x.dtype.type(1)
     cdf = half * (one + erf(x * x.dtype.type(math.sqrt(0.5))))
     pdf = np.exp(-half * x * x) * x.dtype.type(1 / math.sqrt(2 * math.pi))
-    return dy * (cdf + x * pdf)
+    return np.asarray(dy * (cdf + x * pdf))
 
 
 # --------------------------------------------------------------------------- cross-entropy

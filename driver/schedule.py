@@ -78,6 +78,11 @@ class Fit:
     estimated_ms: float
     reductions: tuple[str, ...]
 
+    @property
+    def longest(self) -> int:
+        """Steps of the longer arm's slot."""
+        return max(choice.total_steps for choice in self.choices)
+
 
 def steps_per_window(cost: ArmCost, wishes: Wishes) -> int:
     """k so that a window lasts ≥ `window_ms` and ≥ 50 empty readbacks; 1 where a step is slower."""
@@ -121,9 +126,7 @@ def _rungs(w: Wishes) -> list[_Rung]:
     return rungs
 
 
-def plan_for(
-    rung: _Rung, costs: tuple[ArmCost, ArmCost], browser_ms: float, asked: Wishes
-) -> Fit:
+def plan_for(rung: _Rung, costs: tuple[ArmCost, ArmCost], browser_ms: float, asked: Wishes) -> Fit:
     """The plan of one rung with its estimated time."""
     w = rung.wishes
     choices = []

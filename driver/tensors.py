@@ -1,8 +1,9 @@
 """The one table of tensors: name, shape, offset; and the initial state drawn from a seed.
 
-Letters: V vocab, T context, C d_model, F d_ff, L layers. C, JavaScript and WGSL receive this table;
-none keeps a copy. Every tensor starts at a multiple of 64 floats (256 bytes), which is both WebGPU's
-strictest binding alignment and a whole number of SIMD vectors; the gaps hold zeros and stay zero.
+Letters: V vocab, T context, C d_model, F d_ff, L layers. C, JavaScript and WGSL receive this
+table; none keeps a copy. Every tensor starts at a multiple of 64 floats (256 bytes), which is both
+WebGPU's strictest binding alignment and a whole number of SIMD vectors; the gaps hold zeros and
+stay zero.
 """
 
 import math
@@ -96,7 +97,7 @@ def unflatten(config: ModelConfig, flat: F32) -> State:
 def initial_state(config: ModelConfig, seed: int) -> State:
     """GPT-2 initialisation: normals of std 0.02, residual projections 0.02/sqrt(2L).
 
-    `attn.wqkv` is three (C,C) draws side by side. Bits are the same on every machine: see `normals`.
+    `attn.wqkv` is three (C,C) draws side by side. The same bits on every machine: see `normals`.
     """
     stream = np.random.Philox(key=seed)
     C, residual = config.d_model, 0.02 / math.sqrt(2 * config.n_layer)
@@ -153,7 +154,7 @@ def _ratio(
     for a, b in zip(reversed(above), reversed(below), strict=True):
         num = num * x + a
         den = den * x + b
-    return num / den
+    return np.asarray(num / den)
 
 
 def _log(x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -165,7 +166,7 @@ def _log(x: NDArray[np.float64]) -> NDArray[np.float64]:
     square, series = s * s, np.zeros_like(s)
     for k in range(25, -1, -2):
         series = series * square + 1 / k
-    return 2 * s * series + e * 0.6931471805599453
+    return np.asarray(2 * s * series + e * 0.6931471805599453)
 
 
 # Wichura 1988, table of PPND16: central region, then r <= 5, then r > 5.

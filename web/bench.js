@@ -72,7 +72,7 @@ self.addEventListener("unhandledrejection", (event) => {
 
 async function summary() {
   const memory = arm ? await arm.memory() : {};
-  return plain({ ran: { ...(arm?.ran ?? {}), ...ran }, memory, adapter: arm?.adapter ?? null });
+  return plain({ ran: { ...(arm?.ran ?? {}), ...ran, plan_sha256: job.plan_sha256 ?? null }, memory, adapter: arm?.adapter ?? null });
 }
 
 // ------------------------------------------------------------------------------ instructions

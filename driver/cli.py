@@ -1,0 +1,424 @@
+"""Commands → exit codes. Progress goes to stderr, results to stdout."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import click
+import typer
+from rich.console import Console
+
+from driver import __version__, build, corpus, doctor, presets, report, store
+from driver import replay as replays
+from driver.arms import MEANINGS, OPTIONS, parse_arm, parse_arms
+from driver.browser import BrowserChoice, find_browser, setup_browser
+from driver.errors import DriverError, Interrupted, Unsupported, UsageError
+from driver.plan import Purpose, evaluator
+from driver.presets import parse_duration
+from driver.progress import Reporter
+from driver.receipt import parse
+from driver.receipt import verify as verify_receipt
+from driver.records import Receipt
+from driver.run import Request
+from driver.run import run as run_preset
+from driver.tensors import model_flops, parameter_count
+
+T = TypeVar("T")
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+BrowserOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH", help="Browser to use; else DRIVER_BROWSER, else one that is found."
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")]
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Trains the same GPT in a browser on two arms, alternated, checked and receipted."""
+    if version:
+        print(f"driver {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def run(
+    preset: Annotated[
+        str, typer.Option(help="Name or file; several, separated by commas, give one receipt each.")
+    ],
+    arms: Annotated[
+        str, typer.Option(help="Two arms A,B; the same arm twice is an A/A run.")
+    ] = "wasm,webgpu",
+    blocks: Annotated[
+        int | None, typer.Option(help="Blocks of four slots; default from the preset.")
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Seed of weights, batches and order; default from the preset."),
+    ] = None,
+    corpus_file: Annotated[
+        str | None, typer.Option("--corpus", metavar="FILE", help="Train on these bytes.")
+    ] = None,
+    browser: BrowserOption = None,
+    headed: Annotated[bool, typer.Option(help="Show the browser's window.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for receipts.")] = Path("receipts"),
+    budget: Annotated[
+        str | None,
+        typer.Option(help="Time for each preset: 90s, 20m, 1h; default from the preset."),
+    ] = None,
+    require: Annotated[
+        str | None, typer.Option(help="`hardware` makes a software adapter a failure.")
+    ] = None,
+    question: Annotated[
+        str | None, typer.Option(help="What the run is to answer; stands in the plan.")
+    ] = None,
+    tracking_url: Annotated[
+        str | None, typer.Option(help="Where the question is discussed.")
+    ] = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Train two arms in turn, check every number, write a receipt.
+
+    Example: driver run --preset small --arms wasm,webgpu --budget 3m
+    """
+    requests = _requests(
+        preset, arms, blocks, seed, corpus_file, out, headed, require,
+        Purpose(0, 0.0, require == "hardware", question, tracking_url), budget,
+    )  # fmt: skip
+    store.check_writable(out)
+    codes, rows, documents = [0], [], []
+    with Reporter(quiet) as reporter:
+        choice = _browser(browser, reporter)
+        for request in requests:
+            receipt = None
+            try:
+                data, path = _interruptible(run_preset(request, choice, reporter))
+                receipt = parse(data)
+                documents.append(data)
+                codes.append(_exit_code(receipt))
+                if not as_json:
+                    print(report.text(receipt, *_terminal()), f"\nreceipt: {path}\n", flush=True)
+            except Interrupted:
+                raise
+            except DriverError as error:
+                if len(requests) == 1:
+                    raise
+                reporter.say(f"driver: {request.preset.name}: {error}")
+                codes.append(error.exit_code)
+            rows.append((request.preset.name, parameter_count(request.preset.model), receipt))
+    if as_json:
+        print(json.dumps(documents[0] if len(requests) == 1 else documents, indent=1))
+    elif len(rows) > 1:
+        print(report.curve_over_presets(rows))
+    raise typer.Exit(max(codes))
+
+
+@app.command()
+def replay(
+    case: Annotated[Path, typer.Argument(help="A *.case.safetensors file.")],
+    arm: Annotated[
+        str, typer.Option(help="numpy, numpy:dtype=float32, wasm, wasm64, webgpu, with options.")
+    ],
+    out: Annotated[Path, typer.Option(help="Where the result goes.")],
+    steps: Annotated[int | None, typer.Option(help="Only the first N steps.")] = None,
+    browser: BrowserOption = None,
+    timeout: Annotated[
+        str, typer.Option(help="When a page without an answer counts as hung.")
+    ] = "15m",
+    quiet: QuietOption = False,
+) -> None:
+    """Train a case file on one arm and write losses, norms, gradients and parameters.
+
+    Example: driver replay tiny.case.safetensors --arm wasm:threads=2 --out result.safetensors
+    """
+    spec, limit_s = parse_arm(arm), parse_duration(timeout)
+    if spec.name == "null":
+        raise Unsupported("arm null does not train, so it has nothing to replay")
+    problem = replays.open_case(case, steps)
+    if not out.parent.is_dir():
+        raise UsageError(f"--out {out}: the folder {out.parent} does not exist")
+    if spec.name == "numpy":
+        result = replays.on_numpy(problem, str(spec.options["dtype"]))
+    else:
+        with Reporter(quiet) as reporter:
+            choice = _browser(browser, reporter)
+            reporter.phase(f"{case.name} on {spec.name}", problem.steps)
+            result = _interruptible(
+                replays.in_browser(
+                    problem, spec, choice, limit_s,
+                    lambda progress: reporter.step(progress.steps_done, progress.loss),
+                )
+            )  # fmt: skip
+    replays.save(out, result)
+    print(f"{problem.steps} steps, last loss {result.losses[-1]:.6f}: {out}")
+
+
+@app.command()
+def verify(
+    receipts: Annotated[list[Path], typer.Argument(help="Receipt files.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Check receipts offline: schema, digests, and every derived number computed again.
+
+    Example: driver verify receipts/*.receipt.json
+    """
+    answers, failed, unreadable = [], False, False
+    for path in receipts:
+        try:
+            faults, remarks = verify_receipt(store.read_json(path), evaluator())
+        except DriverError as error:
+            faults, remarks, unreadable = [str(error)], [], True
+        failed = failed or bool(faults)
+        answers.append(
+            {"receipt": str(path), "valid": not faults, "faults": faults, "remarks": remarks}
+        )
+        if not as_json:
+            print(f"{path}: {'INVALID' if faults else 'valid'}")
+            for line in faults[:20]:
+                print(f"  {line}")
+            if len(faults) > 20:
+                print(f"  and {len(faults) - 20} more")
+            for line in remarks:
+                print(f"  note: {line}")
+    if as_json:
+        print(json.dumps(answers, indent=1))
+    raise typer.Exit(2 if unreadable else 1 if failed else 0)
+
+
+@app.command("report")
+def report_command(
+    receipt: Annotated[Path, typer.Argument(help="A receipt file.")],
+) -> None:
+    """Show a receipt as text.
+
+    Example: driver report receipts/small-wasm-webgpu.receipt.json
+    """
+    print(report.text(parse(store.read_json(receipt)), *_terminal()))
+
+
+@app.command("build")
+def build_command(as_json: JsonOption = False) -> None:
+    """Compile every WebAssembly module and gather the WGSL kernels.
+
+    Example: driver build
+    """
+    artifacts = [*build.build_all(), *build.gather_wgsl().values()]
+    if as_json:
+        rows = [
+            {"name": a.name, "sha256": a.sha256, "size_bytes": a.bytes, "path": str(a.path)}
+            for a in artifacts
+        ]
+        print(json.dumps(rows, indent=1))
+        return
+    for artifact in artifacts:
+        print(f"{artifact.sha256[:16]}  {artifact.bytes:>8,}  {artifact.name}")
+
+
+@app.command("presets")
+def presets_command(as_json: JsonOption = False) -> None:
+    """List the presets.
+
+    Example: driver presets
+    """
+    loaded = [presets.load(name) for name in presets.names()]
+    if as_json:
+        print(json.dumps([preset.model_dump(mode="json") for preset in loaded], indent=1))
+        return
+    print(
+        f"{'preset':10} {'L':>3} {'H':>3} {'C':>5} {'T':>4} {'B':>3} {'parameters':>12} "
+        f"{'GFLOP/step':>11}  budget"
+    )
+    for p in loaded:
+        print(
+            f"{p.name:10} {p.n_layer:3} {p.n_head:3} {p.d_model:5} {p.ctx:4} {p.batch:3} "
+            f"{parameter_count(p.model):12,} {model_flops(p.model) / 1e9:11.2f}  {p.budget:6}  "
+            f"{p.description}"
+        )
+
+
+@app.command("arms")
+def arms_command(as_json: JsonOption = False) -> None:
+    """List the arms and their options.
+
+    Example: driver arms
+    """
+    if as_json:
+        tree = {
+            name: {
+                "meaning": MEANINGS[name],
+                "options": {
+                    key: {"default": o.default, "choices": list(o.choices), "meaning": o.meaning}
+                    for key, o in options.items()
+                },
+            }
+            for name, options in OPTIONS.items()
+        }
+        print(json.dumps(tree, indent=1))
+        return
+    for name, options in OPTIONS.items():
+        print(f"{name}: {MEANINGS[name]}")
+        for key, option in options.items():
+            choices = " | ".join(option.choices) or "a number"
+            print(f"    {key}={option.default}  {option.meaning} ({choices})")
+    print("\nArms are separated by `,`; options follow `:` and are joined by `+`:")
+    print("    wasm:threads=1+simd=scalar,webgpu:matmul=naive")
+
+
+@app.command("doctor")
+def doctor_command(browser: BrowserOption = None, as_json: JsonOption = False) -> None:
+    """What this machine and its browser can do, and what to do about what is missing.
+
+    Example: driver doctor
+    """
+    found = _interruptible(doctor.examine(find_browser(browser)))
+    if as_json:
+        print(found.model_dump_json(indent=1))
+    else:
+        print(doctor.text(found, *_terminal()))
+    missing = any(check.status == "missing" for check in found.checks)
+    raise typer.Exit(3 if missing else 0)
+
+
+@app.command()
+def setup(browser: BrowserOption = None) -> None:
+    """Find a browser, or install one.
+
+    Example: driver setup
+    """
+    choice = setup_browser(browser, lambda text: print(text, file=sys.stderr, flush=True))
+    print(f"browser: {choice.path} ({choice.source})")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of a receipt.
+
+    Example: driver schema > receipt.schema.json
+    """
+    print(json.dumps(Receipt.model_json_schema(), indent=1))
+
+
+# --------------------------------------------------------------------------- helpers
+
+
+def _requests(
+    preset_names: str,
+    arms: str,
+    blocks: int | None,
+    seed: int | None,
+    corpus_file: str | None,
+    out: Path,
+    headed: bool,
+    require: str | None,
+    purpose: Purpose,
+    budget: str | None,
+) -> list[Request]:
+    """One request per preset; raises UsageError before anything has started."""
+    if require not in (None, "hardware"):
+        raise UsageError(f"--require {require}: only `hardware` can be required")
+    if blocks is not None and not 1 <= blocks <= 10_000:
+        raise UsageError(
+            f"--blocks {blocks}: expected 1 to 10000 (4 or more, even, for an interval)"
+        )
+    if seed is not None and not 0 <= seed < 2**53:
+        raise UsageError(f"--seed {seed}: expected 0 to 2^53 − 1")
+    specs = parse_arms(arms)
+    names = [name.strip() for name in preset_names.split(",") if name.strip()]
+    if not names:
+        raise UsageError("--preset names no preset; `driver presets` lists them")
+    limit_s = parse_duration(budget) if budget else None
+    requests = []
+    for preset in map(presets.load, names):
+        if preset.memory64 and any(spec.name == "wasm" for spec in specs):
+            raise UsageError(
+                f"preset {preset.name} needs Memory64; use the arm wasm64 instead of wasm"
+            )
+        text = corpus.load(corpus_file)
+        corpus.check(text, preset.model, preset.corpus_sha256)
+        requests.append(
+            Request(
+                preset=preset,
+                arms=specs,
+                corpus=text,
+                seed=preset.seed if seed is None else seed,
+                purpose=Purpose(
+                    blocks or preset.blocks,
+                    limit_s or preset.budget_s,
+                    purpose.require_hardware,
+                    purpose.question,
+                    purpose.tracking_url,
+                ),
+                out=out,
+                headed=headed,
+            )
+        )
+    return requests
+
+
+def _browser(explicit: str | None, reporter: Reporter) -> BrowserChoice:
+    return setup_browser(explicit, reporter.say)
+
+
+def _exit_code(receipt: Receipt) -> int:
+    """4 when the run itself failed, 1 when a blocking gate failed, else 0."""
+    if any(slot.status == "failed" for slot in receipt.slots):
+        return 4
+    return 1 if receipt.verdict.status == "failed" else 0
+
+
+def _terminal() -> tuple[int, bool]:
+    """Width and colour of stdout."""
+    console = Console()
+    return (console.width if console.is_terminal else 110), console.is_terminal
+
+
+def _interruptible(work: Coroutine[Any, Any, T]) -> T:
+    """Runs `work`; Ctrl-C and SIGTERM cancel it, so that it can tidy up, and raise Interrupted."""
+
+    async def supervised() -> T:
+        task = asyncio.ensure_future(work)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, task.cancel)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            raise Interrupted("interrupted") from None
+
+    return asyncio.run(supervised())
+
+
+def main() -> None:
+    """Entry point: errors become one message and an exit code."""
+    try:
+        code = app(standalone_mode=False)
+    except DriverError as error:
+        print(f"driver: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except click.exceptions.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        print("driver: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of stdout left; that is its right.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,160 @@
+"""Jobs for the page: an arm, its assets, states, batches and program, put on the server."""
+
+import hashlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from driver import build
+from driver.layout import WEB
+from driver.records import (
+    ArmJob,
+    Artifact,
+    Job,
+    ModelConfig,
+    Op,
+    Section,
+    StateRef,
+    TensorSlot,
+    TokensRef,
+)
+from driver.server import JobServer
+from driver.tensors import F32, State, flat_size, table, unflatten
+
+ADDRESS = {"wasm": "wasm32", "wasm64": "wasm64"}
+
+
+class JobMaker:
+    """Makes jobs for one model; what it puts on the server stays there and is put once."""
+
+    def __init__(self, server: JobServer, config: ModelConfig) -> None:
+        self.config = config
+        self._server = server
+        self._tensors: tuple[TensorSlot, ...] = table(config)
+        self._flat_size = flat_size(config)
+        self._assets: dict[str, dict[str, str]] = {}
+        self._artifacts: dict[str, Artifact] = {}
+
+    @property
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """Every module and kernel that a job of this maker uses, and the page's own modules."""
+        page = [
+            Artifact(name=f"web/{name}", sha256=digest, size_bytes=(WEB / name).stat().st_size)
+            for name, digest in self._server.modules.items()
+        ]
+        return tuple(sorted([*self._artifacts.values(), *page], key=lambda a: a.name))
+
+    def state(
+        self, name: str, sections: dict[Section, F32], t: int = 0, at: int = 0
+    ) -> tuple[StateRef, str]:
+        """Puts a training state (flat sections) on the server; gives its SHA-256 as well."""
+        data = b"".join(np.ascontiguousarray(flat, "<f4").tobytes() for flat in sections.values())
+        url = self._server.put(f"{name}.state", data)
+        ref = StateRef(url=url, sections=tuple(sections), t=t, at=at)
+        return ref, hashlib.sha256(data).hexdigest()
+
+    def tokens(self, tokens: NDArray[np.int32]) -> tuple[TokensRef, str]:
+        """Puts batches (steps, B, T+1) on the server; gives their SHA-256 as well."""
+        data = np.ascontiguousarray(tokens, "<i4").tobytes()
+        ref = TokensRef(url=self._server.put("batches.tokens", data), steps=tokens.shape[0])
+        return ref, hashlib.sha256(data).hexdigest()
+
+    def job(
+        self,
+        name: str,
+        arm: ArmJob,
+        states: dict[str, StateRef],
+        tokens: TokensRef,
+        program: list[Op],
+        plan_sha256: str | None = None,
+    ) -> Job:
+        """A job that the server can open. Raises BuildError when a kernel does not compile."""
+        return Job(
+            job=name,
+            arm=arm,
+            config=self.config,
+            tensors=self._tensors,
+            flat_size=self._flat_size,
+            assets=self._assets_of(arm),
+            states=states,
+            tokens=tokens,
+            program=tuple(program),
+            plan_sha256=plan_sha256,
+        )
+
+    def tensors_of(self, blob: bytearray) -> State:
+        """A blob that a page posted, as tensors by name."""
+        return unflatten(self.config, np.frombuffer(blob, "<f4"))
+
+    def _assets_of(self, arm: ArmJob) -> dict[str, str]:
+        key = f"{arm.name} {arm.options.get('simd', '')}"
+        if key not in self._assets:
+            self._assets[key] = {
+                logical: self._put(artifact) for logical, artifact in _needed(arm).items()
+            }
+        return self._assets[key]
+
+    def _put(self, artifact: build.Artifact) -> str:
+        self._artifacts[artifact.name] = Artifact(
+            name=artifact.name,
+            sha256=artifact.sha256,
+            size_bytes=artifact.bytes,
+            flags=tuple(artifact.flags),
+            compiler=artifact.compiler,
+        )
+        return self._server.put(artifact.name, artifact.path.read_bytes())
+
+
+def _needed(arm: ArmJob) -> dict[str, build.Artifact]:
+    """Logical name → artefact, as web/README.md has it."""
+    if arm.name in ("wasm", "wasm64"):
+        return {"wasm": build.build_wasm(str(arm.options["simd"]), ADDRESS[arm.name])}
+    if arm.name == "webgpu":
+        return {f"wgsl/{name}": artifact for name, artifact in build.gather_wgsl().items()}
+    return {}
+
+
+def wasm_digest(arm: ArmJob) -> str:
+    """SHA-256 of the module that a WASM arm has to run."""
+    return _needed(arm)["wasm"].sha256
+
+
+def wgsl_digests() -> dict[str, str]:
+    """SHA-256 of every WGSL file by name."""
+    return {name: artifact.sha256 for name, artifact in build.gather_wgsl().items()}
+
+
+def open_op() -> Op:
+    """Compile, allocate, upload."""
+    return Op(op="open")
+
+
+def load_op(state: str) -> Op:
+    """Put the arm in a state."""
+    return Op(op="load", state=state)
+
+
+def train_op(steps: int, label: str) -> Op:
+    """One window."""
+    return Op(op="train", steps=steps, label=label)
+
+
+def train_ops(steps: int, piece: int, label: str) -> list[Op]:
+    """`steps` steps in windows of at most `piece`, so that progress is seen."""
+    whole, rest = divmod(steps, piece)
+    return [train_op(piece, label)] * whole + ([train_op(rest, label)] if rest else [])
+
+
+def read_op(what: Section, label: str) -> Op:
+    """Post a section as a blob."""
+    return Op(op="read", what=what, label=label)
+
+
+def curve(ops: list[Any], label: str | None = None) -> tuple[list[float], list[float]]:
+    """Losses and norms of all train results (with that label) in order."""
+    chosen = [op for op in ops if op.op == "train" and label in (None, op.label)]
+    return (
+        [loss for op in chosen for loss in op.losses],
+        [norm for op in chosen for norm in op.grad_norms],
+    )

@@ -1,0 +1,25 @@
+"""Error measures against the reference, and the gates that use them."""
+
+from driver.parity.gates import LEAST_BLOCKS, SIDES, differences, gate_plans, judge
+from driver.parity.measures import (
+    curve_error,
+    key_bias_ratio,
+    paired_drift,
+    slots_repeat,
+    tensor_error,
+    without_key_bias,
+)
+
+__all__ = [
+    "LEAST_BLOCKS",
+    "SIDES",
+    "curve_error",
+    "differences",
+    "gate_plans",
+    "judge",
+    "key_bias_ratio",
+    "paired_drift",
+    "slots_repeat",
+    "tensor_error",
+    "without_key_bias",
+]

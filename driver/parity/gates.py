@@ -1,0 +1,333 @@
+"""The gates: their limits, and how each is judged from raw data and the plan's own limits."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from driver.parity.measures import nan_max
+from driver.records import (
+    ArmParity,
+    ArmPlan,
+    Comparison,
+    Environment,
+    Gate,
+    GateClass,
+    GatePlan,
+    GateStatus,
+    Plan,
+    Side,
+    Slot,
+)
+
+SIDES: tuple[Side, Side] = ("A", "B")
+LEAST_CURVE_TO_LEARN = 8
+LEAST_BLOCKS = 4
+
+_PER_SIDE: tuple[tuple[str, GateClass, float | None, str], ...] = (
+    ("parity.grads", "blocking", 2e-5,
+     "worst relative L2 error of a gradient, one step from the reference's state"),
+    ("parity.params", "blocking", 5e-5,
+     "worst relative L2 error of a parameter after that step"),
+    ("parity.key_bias", "blocking", 2e-6,
+     "key third of attn.bqkv's gradient over the rest; its exact value is 0"),
+    ("parity.export", "blocking", None,
+     "exported state, loaded again and exported again, is the same bits"),
+    ("curve.loss", "blocking", 1e-5,
+     "largest relative error of a loss against the float64 reference, every step and slot"),
+    ("curve.grad_norm", "blocking", 1e-4, "the same for gradient norms"),
+    ("final.params", "blocking", 5e-5,
+     "worst relative L2 error of a parameter at the end of the curve"),
+    ("finite", "blocking", None, "every loss, norm and time is a finite number"),
+    ("identity", "blocking", None, "what the arm echoed from its worker is what was configured"),
+    ("repeat", "blocking", None, "all slots of a WASM arm gave the same bits"),
+    ("learned", "blocking", 0.02, "the loss fell by more than this, in nats"),
+)  # fmt: skip
+_WHOLE: tuple[tuple[str, GateClass, float | None, str], ...] = (
+    ("errors", "blocking", None, "every slot of the plan ran to its end without an error"),
+    ("drift.loss", "blocking", 2e-5, "largest paired |A−B|/max of a loss within a block"),
+    ("adapter", "qualifying", None, "the WebGPU adapter is hardware"),
+    ("blocks", "qualifying", float(LEAST_BLOCKS), "blocks finished; an even number is needed"),
+    ("quiet", "qualifying", 0.5, "load average per core before the run"),
+    ("arms", "qualifying", None, "both arms really train"),
+)  # fmt: skip
+
+
+def gate_plans(require_hardware: bool) -> tuple[GatePlan, ...]:
+    """All gates with their limits; `--require hardware` makes the adapter gate blocking."""
+    plans = [
+        GatePlan(name=f"{name}.{side}", gate_class=kind, limit=limit, meaning=meaning)
+        for name, kind, limit, meaning in _PER_SIDE
+        for side in SIDES
+    ]
+    for name, kind, limit, meaning in _WHOLE:
+        blocking = kind == "blocking" or (name == "adapter" and require_hardware)
+        plans.append(
+            GatePlan(
+                name=name,
+                gate_class="blocking" if blocking else "qualifying",
+                limit=limit,
+                meaning=meaning,
+            )
+        )
+    return tuple(plans)
+
+
+def judge(
+    plan: Plan,
+    environment: Environment,
+    parity: Sequence[ArmParity],
+    slots: Sequence[Slot],
+    comparison: Comparison,
+) -> tuple[Gate, ...]:
+    """Every gate of the plan, judged by the plan's own limits."""
+    outcomes: dict[str, tuple[float | None, GateStatus, str]] = {}
+    limits = {gate.name: gate.limit for gate in plan.gates}
+    for arm, found in zip(plan.arms, parity, strict=True):
+        for name, outcome in _judge_side(plan, arm, found, slots, comparison, limits).items():
+            outcomes[f"{name}.{arm.side}"] = outcome
+    outcomes |= _judge_whole(plan, environment, slots, comparison, limits)
+    gates = []
+    for gate in plan.gates:
+        unknown: tuple[float | None, GateStatus, str] = (None, "unknown", "no such gate is known")
+        measured, status, reason = outcomes.get(gate.name, unknown)
+        gates.append(
+            Gate(
+                name=gate.name, gate_class=gate.gate_class, limit=gate.limit, measured=measured,
+                status=status, reason=reason,
+            )
+        )  # fmt: skip
+    return tuple(gates)
+
+
+Outcome = tuple[float | None, GateStatus, str]
+
+
+def _below(measured: float | None, limit: float | None, what: str) -> Outcome:
+    """pass when measured ≤ limit; a NaN never passes; nothing measured is unknown."""
+    if measured is None or limit is None:
+        return None, "unknown", f"{what}: not measured"
+    status: GateStatus = "pass" if measured <= limit else "fail"
+    return measured, status, f"{what} {measured:.2e}, limit {limit:.0e}"
+
+
+def _worst(named: Iterable[tuple[str, float]]) -> tuple[str, float] | None:
+    worst: tuple[str, float] | None = None
+    for name, value in named:
+        if math.isnan(value):
+            return name, value
+        if worst is None or value > worst[1]:
+            worst = name, value
+    return worst
+
+
+def _judge_side(
+    plan: Plan,
+    arm: ArmPlan,
+    found: ArmParity,
+    slots: Sequence[Slot],
+    comparison: Comparison,
+    limits: dict[str, float | None],
+) -> dict[str, Outcome]:
+    side = arm.side
+    mine = [slot for slot in slots if slot.side == side]
+    outcomes: dict[str, Outcome] = {
+        "finite": _finite(mine),
+        "identity": _identity(plan, arm, mine),
+    }
+    if not found.applicable:
+        reason = found.reason or "this arm does not train"
+        for name, _, _, _ in _PER_SIDE:
+            outcomes.setdefault(name, (None, "not-applicable", reason))
+        return outcomes
+
+    def limit(name: str) -> float | None:
+        return limits.get(f"{name}.{side}")
+
+    for name, kind in (("parity.grads", "grads"), ("parity.params", "params")):
+        errors = (
+            (f"{tensor} at t={point.t}", error.rel_l2)
+            for point in found.points
+            for tensor, error in getattr(point, kind).items()
+        )
+        worst = _worst(errors)
+        outcomes[name] = _below(worst and worst[1], limit(name), worst[0] if worst else kind)
+    key = _worst((f"key bias at t={p.t}", p.key_bias_ratio) for p in found.points)
+    outcomes["parity.key_bias"] = _below(
+        key and key[1], limit("parity.key_bias"), key[0] if key else "key bias"
+    )
+    if found.export_equal is None:
+        outcomes["parity.export"] = None, "unknown", found.export_reason or "not tried"
+    else:
+        same = found.export_equal
+        outcomes["parity.export"] = (
+            None, "pass" if same else "fail",
+            "same bits after a round trip" if same else found.export_reason or "bits differ",
+        )  # fmt: skip
+
+    curve = comparison.curve_errors[side]
+    outcomes["curve.loss"] = _below(
+        curve.loss, limit("curve.loss"), f"{curve.steps} steps, worst at step {curve.loss_step}:"
+    )
+    outcomes["curve.grad_norm"] = _below(
+        curve.grad_norm, limit("curve.grad_norm"), f"worst at step {curve.grad_norm_step}:"
+    )
+    final = _worst((tensor, error.rel_l2) for tensor, error in found.final_params.items())
+    if final is None:
+        outcomes["final.params"] = None, "unknown", found.final_reason or "no slot finished"
+    else:
+        where = f"{final[0]} after {found.final_step} steps"
+        outcomes["final.params"] = _below(final[1], limit("final.params"), where)
+    outcomes["repeat"] = _repeat(arm, comparison.slots_repeat[side])
+    outcomes["learned"] = _learned(mine, limit("learned"))
+    return outcomes
+
+
+def _finite(mine: Sequence[Slot]) -> Outcome:
+    for slot in mine:
+        for what in ("losses", "grad_norms", "windows_ms"):
+            for index, value in enumerate(getattr(slot, what)):
+                if not math.isfinite(value):
+                    return None, "fail", f"slot {slot.index}: {what}[{index}] is {value}"
+    if not any(slot.losses for slot in mine):
+        return None, "unknown", "no slot reported a loss"
+    return None, "pass", "all numbers are finite"
+
+
+def _identity(plan: Plan, arm: ArmPlan, mine: Sequence[Slot]) -> Outcome:
+    ran = [slot for slot in mine if slot.status == "ok"]
+    if not ran:
+        return None, "unknown", "no slot finished"
+    expected = dict(arm.expected) | {"plan_sha256": plan.sha256}
+    for slot in ran:
+        for difference in differences(expected, slot.ran):
+            return None, "fail", f"slot {slot.index}: {difference}"
+    return None, "pass", f"{len(expected)} facts agree in {len(ran)} slots"
+
+
+def differences(expected: Mapping[str, Any], ran: Mapping[str, Any], at: str = "") -> list[str]:
+    """What an arm echoed other than expected. Numbers agree to float32, as kernels hold them."""
+    found: list[str] = []
+    for key, want in expected.items():
+        have, where = ran.get(key), f"{at}{key}"
+        if isinstance(want, Mapping):
+            inner = have if isinstance(have, Mapping) else {}
+            found += differences(want, inner, f"{where}.")
+        elif isinstance(want, float) and isinstance(have, int | float):
+            if not math.isclose(want, have, rel_tol=1e-6):
+                found.append(f"{where}: ran {have!r}, configured {want!r}")
+        elif have != want or isinstance(have, bool) != isinstance(want, bool):
+            found.append(f"{where}: ran {have!r}, configured {want!r}")
+    return found
+
+
+def _repeat(arm: ArmPlan, same: bool | None) -> Outcome:
+    if same is None:
+        return None, "unknown", "fewer than two slots finished"
+    words = "all slots gave the same bits" if same else "slots of the same arm gave other bits"
+    if arm.name not in ("wasm", "wasm64"):
+        return None, "not-applicable", f"{words} (reported, not required of this arm)"
+    return None, "pass" if same else "fail", words
+
+
+def _learned(mine: Sequence[Slot], least: float | None) -> Outcome:
+    curves = [slot.losses for slot in mine if slot.status == "ok" and slot.losses]
+    if not curves or least is None:
+        return None, "unknown", "no slot finished"
+    if any(len(losses) < LEAST_CURVE_TO_LEARN for losses in curves):
+        shortest = min(map(len, curves))
+        return None, "unknown", f"{shortest} steps are too few to tell whether it learns"
+    # Quarter means: a single batch's loss says little.
+    fall = math.inf
+    for losses in curves:
+        quarter = max(1, len(losses) // 4)
+        first, last = losses[:quarter], losses[-quarter:]
+        fall = -nan_max(-fall, -(sum(first) / quarter - sum(last) / quarter))
+    status: GateStatus = "pass" if fall > least else "fail"
+    return fall, status, f"loss fell by {fall:.3f} nats (first to last quarter), least {least:g}"
+
+
+def _judge_whole(
+    plan: Plan,
+    environment: Environment,
+    slots: Sequence[Slot],
+    comparison: Comparison,
+    limits: dict[str, float | None],
+) -> dict[str, Outcome]:
+    applicable = all(arm.name != "null" for arm in plan.arms)
+    outcomes: dict[str, Outcome] = {
+        "errors": _errors(plan, slots),
+        "drift.loss": (None, "not-applicable", "an arm does not train")
+        if not applicable
+        else _below(
+            comparison.drift.loss,
+            limits.get("drift.loss"),
+            f"{comparison.drift.steps} common steps, worst at step {comparison.drift.loss_step}:",
+        ),
+        "adapter": _adapter(plan, environment),
+        "blocks": _blocks(comparison, limits.get("blocks")),
+        "quiet": _quiet(environment, limits.get("quiet")),
+    }
+    fakes = [arm.canonical for arm in plan.arms if arm.name == "null"]
+    outcomes["arms"] = (
+        (None, "fail", f"a fake arm for testing the driver took part: {fakes[0]}")
+        if fakes
+        else (None, "pass", "both arms train")
+    )
+    return outcomes
+
+
+def _errors(plan: Plan, slots: Sequence[Slot]) -> Outcome:
+    for slot in slots:
+        if slot.status == "failed":
+            failure = slot.failure
+            why = f"{failure.kind}: {failure.message}" if failure else "no reason recorded"
+            return None, "fail", f"slot {slot.index} ({slot.side}): {why}"
+    planned = [side for order in plan.order for side in order]
+    ran = [slot.side for slot in slots]
+    shape = [(slot.index, slot.block, slot.position) for slot in slots]
+    wanted = [(4 * b + p, b, p) for b in range(len(plan.order)) for p in range(4)]
+    if ran != planned or shape != wanted:
+        return None, "fail", f"{len(slots)} slots ran, not the {len(planned)} of the plan in order"
+    for slot in slots:
+        arm = plan.arms[SIDES.index(slot.side)]
+        counts = (len(slot.losses), len(slot.grad_norms), len(slot.windows_ms))
+        wanted_counts = (arm.total_steps, arm.total_steps, arm.windows)
+        if counts != wanted_counts or slot.steps_per_window != arm.steps_per_window:
+            return (
+                None,
+                "fail",
+                (
+                    f"slot {slot.index} has {counts[0]} losses, {counts[1]} norms, {counts[2]} "
+                    f"windows; planned {wanted_counts[0]}, {wanted_counts[1]}, {wanted_counts[2]}"
+                ),
+            )
+    return None, "pass", f"all {len(slots)} slots ran to their end"
+
+
+def _adapter(plan: Plan, environment: Environment) -> Outcome:
+    if all(arm.name != "webgpu" for arm in plan.arms):
+        return None, "not-applicable", "no arm uses an adapter"
+    verdict = environment.adapter_verdict
+    reason = "; ".join(environment.adapter_reasons)
+    status: GateStatus = {"hardware": "pass", "software": "fail"}.get(verdict, "unknown")  # type: ignore[assignment]
+    return None, status, f"{verdict} adapter ({reason})"
+
+
+def _blocks(comparison: Comparison, least: float | None) -> Outcome:
+    done = sum(1 for block in comparison.blocks if block.log_ratio is not None)
+    enough = least is not None and done >= least and done % 2 == 0
+    words = f"{done} finished blocks"
+    if not enough:
+        words += f"; an interval needs an even number of at least {LEAST_BLOCKS}"
+    return float(done), "pass" if enough else "fail", words
+
+
+def _quiet(environment: Environment, limit: float | None) -> Outcome:
+    load, cores = environment.load_before.get("load_1min"), environment.machine.get("cores_logical")
+    if not isinstance(load, int | float) or not isinstance(cores, int) or cores < 1:
+        return None, "unknown", "this system gives no load average"
+    per_core = load / cores
+    if limit is None:
+        return per_core, "unknown", "no limit in the plan"
+    status: GateStatus = "pass" if per_core <= limit else "fail"
+    return per_core, status, f"load {per_core:.2f} per core before the run, limit {limit:g}"

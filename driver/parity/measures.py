@@ -1,0 +1,119 @@
+"""Error measures against the reference.
+
+The exact gradient of the key bias is 0 (a constant added to every key leaves the softmax alone), so
+float32 noise decides its AdamW step: comparisons leave that third of `attn.bqkv` out and bound its
+gradient instead.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from driver.records import CurveError, ReferenceFacts, Side, Slot, TensorError
+
+Array = NDArray[Any]
+
+
+def tensor_error(reference: Array, got: Array, name: str) -> TensorError:
+    """Relative L2, cosine, and worst element over the reference's RMS; computed in float64."""
+    want, have = without_key_bias(reference, name), without_key_bias(got, name)
+    want, have = want.astype(np.float64).reshape(-1), have.astype(np.float64).reshape(-1)
+    difference = have - want
+    norm, other = float(np.linalg.norm(want)), float(np.linalg.norm(have))
+    rms = norm / math.sqrt(want.size)
+    cosine = float(want @ have) / (norm * other) if norm > 0 and other > 0 else None
+    return TensorError(
+        rel_l2=float(np.linalg.norm(difference)) / max(norm, 1e-12),
+        cosine=cosine,
+        worst_scaled=float(np.max(np.abs(difference))) / max(rms, 1e-12),
+    )
+
+
+def without_key_bias(array: Array, name: str) -> Array:
+    """The query and value thirds of `attn.bqkv`; any other tensor as it is."""
+    if not name.endswith("attn.bqkv"):
+        return array
+    q, _, v = np.split(array, 3)
+    return np.concatenate([q, v])
+
+
+def key_bias_ratio(grads: Mapping[str, Array]) -> float:
+    """Largest norm of a key third of `attn.bqkv`'s gradient over the norm of the other two."""
+    worst = 0.0
+    for name, grad in grads.items():
+        if name.endswith("attn.bqkv"):
+            q, k, v = np.split(grad.astype(np.float64), 3)
+            rest = float(np.linalg.norm(np.concatenate([q, v])))
+            worst = nan_max(worst, float(np.linalg.norm(k)) / max(rest, 1e-12))
+    return worst
+
+
+def curve_error(reference: ReferenceFacts, slots: Iterable[Slot], side: Side) -> CurveError:
+    """Largest relative error of `side`'s losses and norms over the reference's prefix."""
+    steps, loss, norm = 0, _Worst(), _Worst()
+    for slot in slots:
+        if slot.side != side:
+            continue
+        steps = max(steps, min(len(slot.losses), len(reference.losses)))
+        loss.add(slot.losses, reference.losses, reference.losses)
+        norm.add(slot.grad_norms, reference.grad_norms, reference.grad_norms)
+    return CurveError(
+        steps=steps, loss=loss.value, loss_step=loss.step, grad_norm=norm.value,
+        grad_norm_step=norm.step,
+    )  # fmt: skip
+
+
+def paired_drift(slots: Sequence[Slot]) -> CurveError:
+    """|A−B| / max(|A|, |B|) at every step, between all A and B slots of the same block."""
+    steps, loss, norm = 0, _Worst(), _Worst()
+    for a in slots:
+        for b in slots:
+            if a.block != b.block or a.side != "A" or b.side != "B":
+                continue
+            steps = max(steps, min(len(a.losses), len(b.losses)))
+            loss.add(a.losses, b.losses, _larger(a.losses, b.losses))
+            norm.add(a.grad_norms, b.grad_norms, _larger(a.grad_norms, b.grad_norms))
+    return CurveError(
+        steps=steps, loss=loss.value, loss_step=loss.step, grad_norm=norm.value,
+        grad_norm_step=norm.step,
+    )  # fmt: skip
+
+
+def slots_repeat(slots: Sequence[Slot], side: Side) -> bool | None:
+    """Whether all slots of `side` gave the same bits; None when fewer than two finished."""
+    mine = [slot for slot in slots if slot.side == side and slot.status == "ok"]
+    if len(mine) < 2:
+        return None
+    first = (mine[0].losses, mine[0].grad_norms, mine[0].param_sha256)
+    return all(_same(first, (s.losses, s.grad_norms, s.param_sha256)) for s in mine[1:])
+
+
+def _same(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
+    return repr(a) == repr(b)  # NaN equals NaN here, as its bits do
+
+
+def _larger(a: Sequence[float], b: Sequence[float]) -> list[float]:
+    return [max(abs(x), abs(y)) for x, y in zip(a, b, strict=False)]
+
+
+def nan_max(a: float, b: float) -> float:
+    """Maximum that a NaN wins, so that it can never hide behind a comparison."""
+    return math.nan if math.isnan(a) or math.isnan(b) else max(a, b)
+
+
+class _Worst:
+    """Running maximum of |x − y| / |scale| with the step where it lies; NaN wins."""
+
+    def __init__(self) -> None:
+        self.value: float | None = None
+        self.step: int | None = None
+
+    def add(self, xs: Sequence[float], ys: Sequence[float], scales: Sequence[float]) -> None:
+        for step, (x, y, scale) in enumerate(zip(xs, ys, scales, strict=False)):
+            error = abs(x - y) / max(abs(scale), 1e-300)
+            worse = self.value is None or math.isnan(error) or error > self.value
+            if worse and not (self.value is not None and math.isnan(self.value)):
+                self.value, self.step = error, step

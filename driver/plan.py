@@ -1,0 +1,230 @@
+"""Preparation → the plan: what fits the budget, frozen and hashed before the first slot."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from driver import __version__, layout, machine
+from driver.arms import canonical
+from driver.corpus import Corpus, unigram_entropy
+from driver.errors import UsageError
+from driver.jobs import JobMaker
+from driver.parity import gate_plans, judge
+from driver.prepare import Prepared, Probed, Workload
+from driver.receipt import frozen
+from driver.records import (
+    ArmParity,
+    ArmPlan,
+    CorpusFacts,
+    Environment,
+    Evaluator,
+    Plan,
+    ReferenceFacts,
+    Slot,
+    Subject,
+)
+from driver.schedule import BUDGET_RULE, Fit, Wishes, block_orders, fit, least
+from driver.stats import compare
+
+BROWSER_MS = 3000.0  # a fresh browser process
+MARGIN = 0.02
+# The float64 reference may take this share of the time left; curves are compared as far as it came.
+REFERENCE_SHARE = 0.25
+STOP_RULE = "all planned blocks run; the first failed slot ends the run; nothing is retried"
+DECISIONS = ("faster", "slower", "equivalent", "unsure", "failed")
+
+
+@dataclass
+class Measured:
+    """Everything for a receipt, from the moment the plan is frozen; slots are added as they end."""
+
+    plan: Plan
+    subject: Subject
+    environment: Environment
+    reference: ReferenceFacts
+    parity: tuple[ArmParity, ArmParity]
+    slots: list[Slot]
+
+    def parity_holds(self) -> bool:
+        """No parity gate of the prepare phase has failed."""
+        comparison = compare(self.plan, self.reference, [])
+        gates = judge(self.plan, self.environment, self.parity, [], comparison)
+        return not any(g.name.startswith("parity.") and g.status == "fail" for g in gates)
+
+
+@dataclass(frozen=True)
+class Purpose:
+    """What a run is for and what a person chose beside preset and arms."""
+
+    blocks: int
+    budget_s: float
+    require_hardware: bool = False
+    question: str | None = None
+    tracking_url: str | None = None
+
+
+def fit_budget(
+    purpose: Purpose,
+    workload: Workload,
+    sides: tuple[Prepared, Prepared],
+    reference_step_s: float,
+    used_s: float,
+) -> tuple[Fit, int]:
+    """What fits the budget, and the number of reference steps.
+
+    Raises UsageError, with the time that the least run needs, when nothing does.
+    """
+    preset = workload.preset
+    wishes = Wishes(
+        blocks=purpose.blocks,
+        windows=preset.windows,
+        warmup_steps=preset.warmup_steps,
+        warmup_ms=preset.warmup_ms,
+        window_ms=preset.window_ms,
+        max_steps_per_window=preset.max_steps_per_window,
+    )
+    costs = (sides[0].cost, sides[1].cost)
+    trains = any(side.parity.applicable for side in sides)
+    share = 1 - REFERENCE_SHARE if trains else 1.0
+    left_ms = (purpose.budget_s - used_s) * 1000
+    shape = fit(wishes, costs, BROWSER_MS, left_ms * share)
+    if shape is None:
+        need_s = used_s + least(wishes, costs, BROWSER_MS).estimated_ms / 1000 / share
+        steps = ", ".join(f"{side.spec.name} {side.cost.step_ms:.0f} ms/step" for side in sides)
+        raise UsageError(
+            f"a budget of {purpose.budget_s:.0f} s is too short for preset {preset.name} here "
+            f"({steps}): even one block of single steps takes about {need_s:.0f} s in all. "
+            f"Use --budget {int(need_s * 1.2) + 1}s or more, or a smaller preset"
+        )
+    left_s = (left_ms - shape.estimated_ms) / 1000
+    affordable = int(left_s / max(reference_step_s, 1e-6))
+    return shape, max(1, min(shape.longest, affordable)) if trains else shape.longest
+
+
+def freeze(
+    purpose: Purpose,
+    workload: Workload,
+    maker: JobMaker,
+    sides: tuple[Prepared, Prepared],
+    shape: Fit,
+    reference: ReferenceFacts,
+    probed: Probed,
+    facts: machine.MachineFacts,
+    state: machine.MachineState,
+) -> Measured:
+    """The plan, frozen and hashed, with everything that is known before the first slot."""
+    _, tokens_sha256 = maker.tokens(workload.batches(shape.longest))
+    a, b = (
+        ArmPlan(
+            side=side.side,
+            name=side.spec.name,
+            canonical=canonical(side.arm.name, side.arm.options),
+            options=side.arm.options,
+            expected=side.expected | {"tokens_sha256": tokens_sha256},
+            warmup_steps=choice.warmup_steps,
+            windows=choice.windows,
+            steps_per_window=choice.steps_per_window,
+            estimated_step_ms=side.cost.step_ms,
+            readback_ms=side.cost.readback_ms,
+        )
+        for side, choice in zip(sides, shape.choices, strict=True)
+    )
+    plan = Plan(
+        question=purpose.question or _question(workload, a, b),
+        tracking_url=purpose.tracking_url,
+        frozen_utc=now_utc(),
+        preset=workload.preset.model_dump(mode="json"),
+        config=workload.config,
+        seed=workload.seed,
+        corpus=_corpus_facts(workload.corpus),
+        state_sha256=workload.state_sha256,
+        tokens_sha256=tokens_sha256,
+        arms=(a, b),
+        order=block_orders(shape.blocks, workload.seed),
+        gates=gate_plans(purpose.require_hardware),
+        reference_steps=len(reference.losses),
+        budget_s=purpose.budget_s,
+        estimated_s=shape.estimated_ms / 1000,
+        reductions=shape.reductions,
+        budget_rule=BUDGET_RULE,
+        stop_rule=STOP_RULE,
+        allowed_decisions=DECISIONS,
+        margin=MARGIN,
+        require_hardware=purpose.require_hardware,
+        evaluator=evaluator(),
+    )
+    return Measured(
+        plan=frozen(plan),
+        subject=_subject(maker),
+        environment=_environment(plan, probed, facts, state),
+        reference=reference,
+        parity=(sides[0].parity, sides[1].parity),
+        slots=[],
+    )
+
+
+def evaluator() -> Evaluator:
+    """This installation's evaluator."""
+    return Evaluator(version=__version__, sha256=layout.evaluator_sha256())
+
+
+def now_utc() -> str:
+    """ISO 8601 with microseconds, so that times sort as text."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def announce(plan: Plan, used_s: float) -> str:
+    """The plan in a few lines, for the person who waits."""
+    lines = [
+        f"plan {plan.sha256[:12]} frozen after {used_s:.0f} s: {len(plan.order)} block(s) of four "
+        f"slots, about {plan.estimated_s:.0f} s"
+    ]
+    if plan.reductions:
+        lines.append(f"  to keep the budget: {', '.join(plan.reductions)}")
+    lines += [
+        f"  {arm.side}  {arm.canonical}: {arm.warmup_steps} warm-up steps, {arm.windows} windows "
+        f"of {arm.steps_per_window}, about {arm.estimated_step_ms:.4g} ms/step"
+        for arm in plan.arms
+    ]
+    return "\n".join(lines)
+
+
+def _question(workload: Workload, a: ArmPlan, b: ArmPlan) -> str:
+    return (
+        f"How does the step time of {a.name} (A) compare with {b.name} (B) at preset "
+        f"{workload.preset.name} on this machine?"
+    )
+
+
+def _corpus_facts(corpus: Corpus) -> CorpusFacts:
+    return CorpusFacts(
+        name=corpus.name,
+        sha256=corpus.sha256,
+        size_bytes=len(corpus.data),
+        entropy_nats_per_byte=corpus.entropy_nats_per_byte,
+        unigram_entropy_nats=unigram_entropy(corpus),
+    )
+
+
+def _subject(maker: JobMaker) -> Subject:
+    revision, dirty = layout.revision()
+    return Subject(
+        driver_version=__version__, revision=revision, dirty=dirty, artifacts=maker.artifacts
+    )
+
+
+def _environment(
+    plan: Plan, probed: Probed, facts: machine.MachineFacts, state: machine.MachineState
+) -> Environment:
+    uses_adapter = any(arm.name == "webgpu" for arm in plan.arms)
+    found = probed.adapter_verdict
+    return Environment(
+        machine=facts.model_dump(mode="json"),
+        load_before=state.model_dump(mode="json"),
+        load_after=None,
+        browser=probed.browser,
+        page=probed.page,
+        adapter=probed.adapter,
+        adapter_verdict=found.kind if uses_adapter else "not-applicable",
+        adapter_reasons=tuple(found.reasons) if uses_adapter else ("no arm uses an adapter",),
+        features=probed.features,
+    )

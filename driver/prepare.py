@@ -1,0 +1,385 @@
+"""Everything before the plan is frozen: probe, parity, export, step times, reference curve.
+
+The first unexplained numerical failure stops here, before any long loop.
+"""
+
+import hashlib
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from driver import adapter as adapters
+from driver.arms import ArmSpec, resolve
+from driver.browser import BrowserSession
+from driver.corpus import Corpus, batches
+from driver.errors import SlotError, Unsupported
+from driver.jobs import (
+    JobMaker,
+    load_op,
+    open_op,
+    read_op,
+    train_op,
+    wasm_digest,
+    wgsl_digests,
+)
+from driver.machine import machine_facts
+from driver.measure import JobOutcome, run_job
+from driver.parity import key_bias_ratio, tensor_error
+from driver.presets import Preset
+from driver.records import (
+    ArmJob,
+    ArmParity,
+    Job,
+    ModelConfig,
+    Op,
+    OpResult,
+    Progress,
+    ReferenceFacts,
+    Section,
+    Side,
+    StateRef,
+    TeacherPoint,
+    TokensRef,
+)
+from driver.reference import Reference, Tensors
+from driver.schedule import ArmCost
+from driver.server import JobServer
+from driver.tensors import F32, State, flatten, initial_state
+
+# Steps after which an arm takes one step from the reference's state.
+TEACHER_STEPS = (0, 1, 4)
+# Aim of the timing job, and the share of a slot's time that the step estimate may be off.
+ESTIMATE_MS = 300.0
+MOVING: tuple[Section, ...] = ("param", "m", "v")
+OnProgress = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What every arm trains: model, initial state, batches; all randomness is drawn here."""
+
+    preset: Preset
+    config: ModelConfig
+    seed: int
+    corpus: Corpus
+    state: State
+    state_sha256: str
+
+    @classmethod
+    def draw(cls, preset: Preset, corpus: Corpus, seed: int) -> "Workload":
+        """Draws the initial state from the seed."""
+        config = preset.model
+        state = initial_state(config, seed)
+        data = flatten(config, state).astype("<f4").tobytes()
+        return cls(preset, config, seed, corpus, state, hashlib.sha256(data).hexdigest())
+
+    def batches(self, steps: int) -> NDArray[np.int32]:
+        """The first `steps` batches, int32 (steps, B, T+1)."""
+        return batches(self.corpus, self.config, steps, self.seed)
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What the browser and the page said before anything ran."""
+
+    browser: dict[str, Any]
+    features: dict[str, Any]
+    page: dict[str, Any]
+    adapter: dict[str, Any] | None
+    adapter_verdict: adapters.AdapterVerdict
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One side, checked and timed."""
+
+    side: Side
+    spec: ArmSpec
+    arm: ArmJob
+    expected: dict[str, Any]
+    parity: ArmParity
+    cost: ArmCost
+
+
+async def probe(session: BrowserSession, server: JobServer) -> Probed:
+    """Asks a page, from inside a worker, what this browser can do. Raises SlotError."""
+    job = Job(job="probe", program=(Op(op="probe"),))
+    outcome = await run_job(session, server, job, deadline_s=60)
+    if outcome.failure or outcome.result is None:
+        raise SlotError(f"the probe page failed: {_why(outcome)}")
+    features = outcome.result.ops[0].detail
+    # A browser may be told a wrong number of cores; the driver runs on the same machine.
+    concurrency = int(features.get("hardware_concurrency") or 1)
+    features["usable_threads"] = min(concurrency, machine_facts().cores_usable)
+    facts = session.facts.model_dump(mode="json")
+    webgpu = features.get("webgpu")
+    available = isinstance(webgpu, dict) and webgpu.get("available") is True
+    return Probed(
+        browser=facts,
+        features=features,
+        page=outcome.result.page.model_dump(mode="json"),
+        adapter=webgpu if available else None,
+        adapter_verdict=adapters.judge(
+            adapters.AdapterSignals(
+                webgpu=webgpu if available else None,
+                gpu_devices=session.facts.gpu_devices,
+                webgl_renderer=features.get("webgl_renderer"),
+            )
+        ),
+    )
+
+
+@dataclass
+class TeacherStates:
+    """The reference's own states at the teacher points, and its step from each, in float64.
+
+    Each state is rounded to float32 before the reference takes its step, so that an arm starts from
+    exactly the same numbers.
+    """
+
+    workload: Workload
+    states: dict[int, dict[str, Any]] = field(default_factory=dict)
+    steps: dict[int, tuple[Reference, Any]] = field(default_factory=dict)
+    step_s: float = 0.0
+
+    def compute(self, at: tuple[int, ...] = TEACHER_STEPS) -> None:
+        """Runs the reference up to the last point; `step_s` is the time of one of its steps."""
+        w = self.workload
+        tokens = w.batches(max(at) + 1)
+        walker, spent = Reference(w.config, w.state), []
+        for index in range(max(at) + 1):
+            if index in at:
+                rounded = {
+                    kind: {name: a.astype(np.float32) for name, a in getattr(walker, key).items()}
+                    for kind, key in (("param", "params"), ("m", "m"), ("v", "v"))
+                }
+                self.states[index] = rounded
+                pupil = Reference(w.config, rounded["param"])
+                pupil.t = index
+                for kind in ("m", "v"):
+                    moments = {n: a.astype(np.float64) for n, a in rounded[kind].items()}
+                    setattr(pupil, kind, moments)
+                self.steps[index] = (pupil, pupil.step(tokens[index]))
+            began = time.perf_counter()
+            walker.step(tokens[index])
+            spent.append(time.perf_counter() - began)
+        self.step_s = median(spent)
+
+
+class Preparation:
+    """Prepares both arms of one run in one browser session."""
+
+    def __init__(
+        self,
+        session: BrowserSession,
+        server: JobServer,
+        maker: JobMaker,
+        workload: Workload,
+        features: dict[str, Any],
+        deadline_s: float,
+        on_progress: OnProgress | None = None,
+    ) -> None:
+        self.session = session
+        self.server = server
+        self.maker = maker
+        self.workload = workload
+        self.features = features
+        self.deadline_s = deadline_s
+        self.on_progress = on_progress
+        self.teacher = TeacherStates(workload)
+        self.initial, _ = maker.state(
+            "initial", {"param": flatten(workload.config, workload.state)}
+        )
+
+    @property
+    def length(self) -> int:
+        """Instructions of the parity job, for a progress bar."""
+        return 3 + 4 * len(TEACHER_STEPS)
+
+    @property
+    def reference_step_s(self) -> float:
+        """Time of one float64 reference step, in seconds."""
+        if not self.teacher.steps:
+            self.teacher.compute()
+        return self.teacher.step_s
+
+    async def arm(self, side: Side, spec: ArmSpec) -> Prepared:
+        """Resolves, checks and times one arm.
+
+        Raises Unsupported for what this machine cannot honour, SlotError when the page fails.
+        """
+        arm = resolve(spec, self.features)
+        expected = expected_echo(arm, self.workload)
+        if spec.name == "null":
+            ms = float(arm.options["ms"])
+            parity = ArmParity(side=side, applicable=False, reason="the null arm does not train")
+            return Prepared(side, spec, arm, expected, parity, ArmCost(ms, 0.0, 500.0))
+        parity, first_step_ms, readback_ms, overhead_ms = await self._check(side, arm)
+        step_ms = first_step_ms
+        if first_step_ms < ESTIMATE_MS:
+            step_ms, overhead_ms = await self._time(side, arm, first_step_ms)
+        return Prepared(
+            side, spec, arm, expected, parity, ArmCost(step_ms, readback_ms, overhead_ms)
+        )
+
+    async def _check(self, side: Side, arm: ArmJob) -> tuple[ArmParity, float, float, float]:
+        """Parity at the teacher points and the round trip; also step, readback and overhead ms."""
+        if not self.teacher.steps:
+            self.teacher.compute()
+        states: dict[str, StateRef] = {"initial": self.initial}
+        program = [open_op()]
+        for t in TEACHER_STEPS:
+            if t:
+                kept = self.teacher.states[t]
+                flat: dict[Section, F32] = {
+                    kind: flatten(self.workload.config, kept[kind]) for kind in MOVING
+                }
+                states[f"t{t}"], _ = self.maker.state(f"t{t}", flat, t=t, at=t)
+                program.append(load_op(f"t{t}"))
+            program += [train_op(1, f"t{t}"), read_op("grad", f"grad.{t}")]
+            program.append(read_op("param", f"param.{t}"))
+        program += [Op(op="reimport"), Op(op="readback", count=20)]
+        tokens, _ = self.maker.tokens(self.workload.batches(max(TEACHER_STEPS) + 1))
+        outcome = await self._run(f"prepare-{side}", arm, states, tokens, program)
+        ops = _results(outcome)
+        points = tuple(
+            self._point(t, _labelled(ops, f"t{t}"), outcome.blobs) for t in TEACHER_STEPS
+        )
+        trip = next(op for op in ops if op.op == "reimport")
+        equal = bool(trip.detail.get("equal"))
+        parity = ArmParity(
+            side=side,
+            applicable=True,
+            points=points,
+            export_equal=equal,
+            export_reason=None if equal else f"floats that differ: {trip.detail}",
+        )
+        trains = [op.ms for op in ops if op.op == "train" and op.ms is not None]
+        readback = next(op for op in ops if op.op == "readback")
+        # The first step may compile; the later ones tell.
+        step_ms = min(trains[1:])
+        overhead = _open_ms(ops) + 1000
+        return parity, step_ms, float(median(readback.values_ms)), overhead
+
+    async def _time(self, side: Side, arm: ArmJob, first_ms: float) -> tuple[float, float]:
+        """Step time of a longer window, and a slot's time without its steps; in ms."""
+        most = self.workload.preset.max_steps_per_window
+        steps = max(1, min(most, math.ceil(ESTIMATE_MS / max(first_ms, 1e-3))))
+        tokens, _ = self.maker.tokens(self.workload.batches(2 * steps + 1))
+        windows = [train_op(1, "first"), train_op(steps, "window"), train_op(steps, "window")]
+        program = [open_op(), *windows, read_op("param", "param")]
+        outcome = await self._run(f"time-{side}", arm, {"initial": self.initial}, tokens, program)
+        times = [op.ms for op in _results(outcome) if op.op == "train" and op.ms is not None]
+        return min(times[1:]) / steps, outcome.wall_ms - sum(times)
+
+    async def _run(
+        self,
+        name: str,
+        arm: ArmJob,
+        states: dict[str, StateRef],
+        tokens: TokensRef,
+        program: list[Op],
+    ) -> JobOutcome:
+        job = self.maker.job(name, arm, states, tokens, program)
+        outcome = await run_job(
+            self.session,
+            self.server,
+            job,
+            deadline_s=self.deadline_s,
+            on_progress=self.on_progress,
+        )
+        if outcome.failure and outcome.failure.kind == "unsupported":
+            raise Unsupported(f"arm {arm.name}: {outcome.failure.message}")
+        if outcome.failure:
+            raise SlotError(f"arm {arm.name} failed in its preparation: {_why(outcome)}")
+        return outcome
+
+    def _point(self, t: int, trained: OpResult, blobs: dict[str, bytearray]) -> TeacherPoint:
+        pupil, step = self.teacher.steps[t]
+        grads = self.maker.tensors_of(blobs[f"grad.{t}"])
+        params = self.maker.tensors_of(blobs[f"param.{t}"])
+        return TeacherPoint(
+            t=t,
+            loss=trained.losses[0],
+            reference_loss=step.loss,
+            grad_norm=trained.grad_norms[0],
+            reference_grad_norm=step.grad_norm,
+            grads={n: tensor_error(g, grads[n], n) for n, g in step.grads.items()},
+            params={n: tensor_error(p, params[n], n) for n, p in pupil.params.items()},
+            key_bias_ratio=key_bias_ratio(grads),
+        )
+
+
+def expected_echo(arm: ArmJob, workload: Workload) -> dict[str, Any]:
+    """What the arm must echo from inside its worker: recipe, data, and what it was told to run."""
+    if arm.name == "null":
+        return {"arm": "null", "state_sha256": workload.state_sha256}
+    echo: dict[str, Any] = {
+        "arm": arm.name,
+        "hyper": workload.config.model_dump(),
+        "state_sha256": workload.state_sha256,
+    }
+    if arm.name in ("wasm", "wasm64"):
+        echo["module_sha256"] = wasm_digest(arm)
+        echo["address"] = "i64" if arm.name == "wasm64" else "i32"
+        echo |= {key: arm.options[key] for key in ("simd", "threads")}
+        echo["kernels"] = {key: arm.options[key] for key in ("mm_fwd", "mm_da", "mm_db")}
+    if arm.name == "webgpu":
+        echo["wgsl_sha256"] = wgsl_digests()
+        echo["matmul"] = arm.options["matmul"]
+    return echo
+
+
+def reference_curve(
+    workload: Workload, steps: int, checkpoints: frozenset[int], on_step: Callable[[int], None]
+) -> tuple[ReferenceFacts, dict[int, Tensors]]:
+    """The float64 reference over `steps` steps, and its parameters after each of `checkpoints`."""
+    reference = Reference(workload.config, workload.state)
+    tokens = workload.batches(max(steps, 1))
+    losses, norms = [], []
+    first: dict[str, float] = {}
+    kept: dict[int, Tensors] = {}
+    for index in range(steps):
+        result = reference.step(tokens[index])
+        losses.append(result.loss)
+        norms.append(result.grad_norm)
+        if index == 0:
+            first = {name: float(np.linalg.norm(g)) for name, g in result.grads.items()}
+        if index + 1 in checkpoints:
+            kept[index + 1] = dict(reference.params)
+        on_step(index + 1)
+    facts = ReferenceFacts(
+        dtype="float64",
+        losses=losses,
+        grad_norms=norms,
+        first_step_grad_norms=first,
+        band=None,
+        band_reason="the gates' limits are fixed numbers; no float32 band was computed",
+    )
+    return facts, kept
+
+
+def _why(outcome: JobOutcome) -> str:
+    failure = outcome.failure
+    return f"{failure.kind}: {failure.message}" if failure else "it gave no result"
+
+
+def _results(outcome: JobOutcome) -> list[OpResult]:
+    if outcome.result is None:
+        raise SlotError(f"job {outcome.job} gave no result")
+    return outcome.result.ops
+
+
+def _labelled(ops: list[OpResult], label: str) -> OpResult:
+    return next(op for op in ops if op.op == "train" and op.label == label)
+
+
+def _open_ms(ops: list[OpResult]) -> float:
+    opened = next(op for op in ops if op.op == "open")
+    return (opened.compile_ms or 0) + (opened.upload_ms or 0)

@@ -1,0 +1,312 @@
+"""Receipts: assembled from raw data, digested, and checked by computing everything again.
+
+`derive` is the one function that turns raw data into comparison, gates and verdict; `driver run`
+writes what it gives and `driver verify` compares with what it gives. The digest is SHA-256 over the
+RFC 8785 form. It proves that nothing changed since, not who wrote it: whoever recomputes everything
+consistently can forge a receipt, and only reproducing it tells.
+"""
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import rfc8785
+from pydantic import ValidationError
+
+from driver.errors import ReceiptError
+from driver.parity import judge
+from driver.records import (
+    ArmParity,
+    Comparison,
+    Environment,
+    Evaluator,
+    Gate,
+    Plan,
+    Receipt,
+    ReferenceFacts,
+    Slot,
+    Subject,
+    Verdict,
+)
+from driver.stats import compare
+
+FORMAT = "driver-receipt/1"
+_KINDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+# --------------------------------------------------------------------------- assemble
+
+
+def assemble(
+    plan: Plan,
+    subject: Subject,
+    environment: Environment,
+    reference: ReferenceFacts,
+    parity: tuple[ArmParity, ArmParity],
+    slots: Sequence[Slot],
+) -> dict[str, Any]:
+    """The receipt as JSON data, digest included."""
+    comparison, gates, verdict = derive(plan, environment, reference, parity, slots)
+    receipt = Receipt(
+        plan=plan,
+        subject=subject,
+        environment=environment,
+        reference=reference,
+        parity=parity,
+        slots=tuple(slots),
+        comparison=comparison,
+        gates=gates,
+        verdict=verdict,
+    )
+    return seal(receipt.model_dump(mode="python"))
+
+
+def derive(
+    plan: Plan,
+    environment: Environment,
+    reference: ReferenceFacts,
+    parity: Sequence[ArmParity],
+    slots: Sequence[Slot],
+) -> tuple[Comparison, tuple[Gate, ...], Verdict]:
+    """Comparison, gates and verdict from raw data alone."""
+    comparison = compare(plan, reference, slots)
+    gates = judge(plan, environment, parity, slots, comparison)
+    return comparison, gates, decide(plan, environment, comparison, gates)
+
+
+def decide(
+    plan: Plan, environment: Environment, comparison: Comparison, gates: Sequence[Gate]
+) -> Verdict:
+    """failed by a blocking gate, unqualified by any other that did not pass, else qualified."""
+    failed = [g for g in gates if g.gate_class == "blocking" and g.status == "fail"]
+    short = [
+        g
+        for g in gates
+        if g.status == "unknown" or (g.gate_class == "qualifying" and g.status == "fail")
+    ]
+    # The adapter first: it is what most readers need to know.
+    short.sort(key=lambda gate: gate.name != "adapter")
+    open_gates = failed or short
+    status = "failed" if failed else "unqualified" if short else "qualified"
+    reasons = tuple(_short_reason(gate) for gate in open_gates)
+    return Verdict(
+        status=status,
+        reasons=reasons,
+        headline=_headline(plan, environment, comparison, status),
+    )
+
+
+def _short_reason(gate: Gate) -> str:
+    if gate.name == "adapter" and gate.status == "fail":
+        return gate.reason.split(" (", 1)[0]
+    return f"{gate.name} {'failed' if gate.status == 'fail' else gate.status}: {gate.reason}"
+
+
+def _headline(plan: Plan, environment: Environment, comparison: Comparison, status: str) -> str:
+    """One sentence that claims exactly its shape, machine, browser and precision."""
+    a, b = plan.arms
+    c, estimate = plan.config, comparison.estimate
+    shape = (
+        f"{plan.preset.get('name')} GPT (L{c.n_layer} H{c.n_head} C{c.d_model} T{c.ctx} "
+        f"B{c.batch}, float32)"
+    )
+    where = (
+        f"{environment.machine.get('cpu') or 'this machine'}, {environment.browser.get('version')}"
+    )
+    if environment.adapter_verdict != "not-applicable":
+        where += f", {environment.adapter_verdict} adapter"
+    where += "; steady state, cold costs apart"
+    if status == "failed" or estimate.ratio is None:
+        return f"No claim: the comparison of {a.name} and {b.name} on the {shape} failed ({where})."
+    times = " against ".join(
+        f"{arm.median_step_ms:.4g} ms/step" for arm in comparison.arms if arm.median_step_ms
+    )
+    if estimate.low is None or estimate.high is None:
+        interval = "no interval"
+    else:
+        interval = f"95% interval {estimate.low:.3g} to {estimate.high:.3g}"
+    return (
+        f"A {a.canonical} over B {b.canonical}: a step took {estimate.ratio:.3g} times as long in "
+        f"A ({times}; {interval}; {estimate.word}) on the {shape}; {where}."
+    )
+
+
+# --------------------------------------------------------------------------- digests, JSON
+
+
+def seal(data: dict[str, Any]) -> dict[str, Any]:
+    """JSON data with numbers that are not finite moved to `nonfinite`, and the digest set."""
+    found: list[dict[str, str]] = []
+    clean: dict[str, Any] = _without_nonfinite({**data, "nonfinite": [], "digest": ""}, "", found)
+    clean["nonfinite"] = found
+    clean["digest"] = digest(clean)
+    return clean
+
+
+def digest(data: Mapping[str, Any]) -> str:
+    """SHA-256 over the RFC 8785 form of everything but `digest`; raises ReceiptError."""
+    return _sha256({key: value for key, value in data.items() if key != "digest"})
+
+
+def plan_digest(plan: Plan) -> str:
+    """SHA-256 over the RFC 8785 form of the plan without its own `sha256`."""
+    return _sha256(plan.model_dump(mode="json", exclude={"sha256"}))
+
+
+def frozen(plan: Plan) -> Plan:
+    """The plan with its digest."""
+    return plan.model_copy(update={"sha256": plan_digest(plan)})
+
+
+def _sha256(data: Any) -> str:
+    try:
+        return hashlib.sha256(rfc8785.dumps(data)).hexdigest()
+    except (rfc8785.CanonicalizationError, RecursionError, UnicodeEncodeError) as error:
+        raise ReceiptError(f"the receipt has no canonical form ({error})") from error
+
+
+def _without_nonfinite(value: Any, path: str, found: list[dict[str, str]]) -> Any:
+    if isinstance(value, Mapping):
+        return {
+            str(key): _without_nonfinite(item, f"{path}/{_pointer(str(key))}", found)
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_without_nonfinite(item, f"{path}/{i}", found) for i, item in enumerate(value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        kind = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        found.append({"path": path, "kind": kind})
+        return None
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 2**53:
+        return str(value)
+    return value
+
+
+def _pointer(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def restored(data: dict[str, Any]) -> dict[str, Any]:
+    """A copy with the numbers of `nonfinite` put back; raises ReceiptError for a wrong path."""
+    copy: dict[str, Any] = _copied(data)
+    entries = copy.get("nonfinite", [])
+    if not isinstance(entries, list):
+        raise ReceiptError("nonfinite is not a list")
+    for entry in entries:
+        if not isinstance(entry, dict) or entry.get("kind") not in _KINDS:
+            raise ReceiptError(f"nonfinite: {entry!r:.100} is not an entry of path and kind")
+        path = entry.get("path")
+        if not isinstance(path, str) or not path.startswith("/"):
+            raise ReceiptError(f"nonfinite: {path!r:.100} is not a JSON pointer")
+        keys = [part.replace("~1", "/").replace("~0", "~") for part in path[1:].split("/")]
+        target: Any = copy
+        try:
+            for key in keys[:-1]:
+                target = target[int(key)] if isinstance(target, list) else target[key]
+            last: Any = int(keys[-1]) if isinstance(target, list) else keys[-1]
+            if target[last] is not None:
+                raise ReceiptError(f"nonfinite: {path} holds {target[last]!r:.50}, expected null")
+            target[last] = _KINDS[entry["kind"]]
+        except (KeyError, IndexError, ValueError, TypeError) as error:
+            raise ReceiptError(f"nonfinite: {path!r:.100} leads nowhere") from error
+    return copy
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    return [_copied(item) for item in value] if isinstance(value, list) else value
+
+
+# --------------------------------------------------------------------------- verify
+
+
+def parse(data: Any) -> Receipt:
+    """Checks format and schema; raises ReceiptError naming the first few faults."""
+    if not isinstance(data, dict):
+        raise ReceiptError(f"a receipt is a JSON object, this is {type(data).__name__}")
+    found = data.get("format")
+    if found != FORMAT:
+        raise ReceiptError(f"format is {found!r:.100}; this version reads {FORMAT!r}")
+    try:
+        return Receipt.model_validate(restored(data))
+    except ValidationError as error:
+        faults = [
+            f"{'/'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()[:5]
+        ]
+        more = error.error_count() - len(faults)
+        raise ReceiptError("; ".join(faults) + (f"; and {more} more" if more else "")) from error
+
+
+def verify(data: Any, evaluator: Evaluator) -> tuple[list[str], list[str]]:
+    """Faults and remarks of a receipt, everything derived computed again.
+
+    Faults make it invalid. Remarks do not: an evaluator other than the installed one is a remark,
+    since its numbers may differ for a good reason.
+    """
+    try:
+        receipt = parse(data)
+        faults = _digest_faults(data, receipt)
+        comparison, gates, verdict = derive(
+            receipt.plan, receipt.environment, receipt.reference, receipt.parity, receipt.slots
+        )
+    except ReceiptError as error:
+        return [str(error)], []
+    except (ValueError, ArithmeticError, LookupError, TypeError, RecursionError) as error:
+        return [f"its raw data cannot be evaluated ({type(error).__name__}: {error})"], []
+
+    for name, derived in (("comparison", comparison), ("verdict", verdict)):
+        want = derived.model_dump(mode="python")
+        have = getattr(receipt, name).model_dump(mode="python")
+        faults += _unlike(want, have, name)
+    faults += _unlike(
+        [gate.model_dump() for gate in gates], [g.model_dump() for g in receipt.gates], "gates"
+    )
+    faults += _order_faults(receipt)
+    remarks = []
+    if receipt.plan.evaluator != evaluator:
+        remarks.append(
+            "evaluator changed: the receipt was judged by version "
+            f"{receipt.plan.evaluator.version} ({receipt.plan.evaluator.sha256[:12]}), this is "
+            f"{evaluator.version} ({evaluator.sha256[:12]}); a difference above may come from that"
+        )
+    return faults, remarks
+
+
+def _digest_faults(data: dict[str, Any], receipt: Receipt) -> list[str]:
+    faults = []
+    actual = digest(data)
+    if receipt.digest != actual:
+        faults.append(f"digest is {receipt.digest!r:.80}, its content gives {actual}")
+    if receipt.plan.sha256 != plan_digest(receipt.plan):
+        faults.append("plan/sha256 does not match the plan: it was changed after it was frozen")
+    return faults
+
+
+def _order_faults(receipt: Receipt) -> list[str]:
+    """The plan is frozen before the first slot, and slots start one after another."""
+    times = [receipt.plan.frozen_utc, *(slot.started_utc for slot in receipt.slots)]
+    late = next((i for i in range(1, len(times)) if times[i] < times[i - 1]), None)
+    if late is None:
+        return []
+    before = "the plan was frozen" if late == 1 else f"slot {late - 2} started"
+    return [f"slots/{late - 1} started before {before}"]
+
+
+def _unlike(want: Any, have: Any, path: str) -> list[str]:
+    """Differences between recomputed and recorded values; floats agree to 1e-9 relative."""
+    if isinstance(want, dict) and isinstance(have, dict):
+        keys = sorted(want.keys() | have.keys(), key=str)
+        return [d for k in keys for d in _unlike(want.get(k), have.get(k), f"{path}/{k}")]
+    if isinstance(want, list | tuple) and isinstance(have, list | tuple):
+        if len(want) != len(have):
+            return [f"{path} has {len(have)} entries, recomputed {len(want)}"]
+        pairs = zip(want, have, strict=True)
+        return [d for i, (w, h) in enumerate(pairs) for d in _unlike(w, h, f"{path}/{i}")]
+    if isinstance(want, float) and isinstance(have, float):
+        same = (math.isnan(want) and math.isnan(have)) or math.isclose(
+            want, have, rel_tol=1e-9, abs_tol=1e-15
+        )
+        return [] if same else [f"{path} is {have!r}, recomputed {want!r}"]
+    return [] if want == have else [f"{path} is {have!r:.200}, recomputed {want!r:.200}"]

@@ -1,0 +1,201 @@
+"""Receipt → text for a terminal or a log."""
+
+import io
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from driver.records import ArmSummary, Estimate, Gate, Receipt, Slot
+
+_MARK = {"pass": "pass", "fail": "FAIL", "unknown": "unknown", "not-applicable": "n/a"}
+_STYLE = {"pass": "green", "fail": "bold red", "unknown": "yellow", "not-applicable": "dim"}
+_VERDICT_STYLE = {"qualified": "bold green", "unqualified": "bold yellow", "failed": "bold red"}
+
+
+def text(receipt: Receipt, width: int = 100, colour: bool = False) -> str:
+    """The receipt as a readable page of text."""
+    console = _console(width, colour)
+    plan, comparison = receipt.plan, receipt.comparison
+    console.print(Text(f"{plan.preset.get('name')}: {plan.question}", style="bold"))
+    console.print()
+    console.print(_arms_table(receipt))
+    console.print()
+    console.print(_estimate_line(comparison.estimate, receipt))
+    for line in _curve_lines(receipt):
+        console.print(line)
+    console.print()
+    console.print(_slots_table(receipt.slots))
+    console.print()
+    console.print(_gates_table(receipt.gates))
+    console.print()
+    console.print(Text(verdict_line(receipt), style=_VERDICT_STYLE[receipt.verdict.status]))
+    console.print(Text(receipt.verdict.headline))
+    return _text_of(console)
+
+
+def verdict_line(receipt: Receipt) -> str:
+    """`unqualified: software adapter; …`."""
+    reasons = "; ".join(receipt.verdict.reasons)
+    return f"{receipt.verdict.status}: {reasons}" if reasons else receipt.verdict.status
+
+
+def curve_over_presets(rows: Sequence[tuple[str, int, Receipt | None]]) -> str:
+    """One line per preset, small to large; a point that was not measured stays blank."""
+    console = _console(100, False)
+    table = Table(title="over presets", box=None, pad_edge=False)
+    for heading in (
+        "preset",
+        "parameters",
+        "A ms/step",
+        "B ms/step",
+        "A/B",
+        "95% interval",
+        "verdict",
+    ):
+        table.add_column(heading, justify="left" if heading in ("preset", "verdict") else "right")
+    for name, parameters, receipt in rows:
+        if receipt is None:
+            table.add_row(name, f"{parameters:,}", "", "", "", "", "")
+            continue
+        a, b = receipt.comparison.arms
+        estimate = receipt.comparison.estimate
+        table.add_row(
+            name, f"{parameters:,}", _number(a.median_step_ms), _number(b.median_step_ms),
+            _number(estimate.ratio), _interval(estimate), receipt.verdict.status,
+        )  # fmt: skip
+    console.print(table)
+    return _text_of(console)
+
+
+def _console(width: int, colour: bool) -> Console:
+    return Console(
+        file=io.StringIO(), width=width, force_terminal=colour, highlight=False, markup=False,
+        no_color=not colour,
+    )  # fmt: skip
+
+
+def _text_of(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().splitlines())
+
+
+def _arms_table(receipt: Receipt) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in (
+        "",
+        "arm",
+        "ms/step",
+        "quartiles",
+        "GFLOP/s",
+        "windows",
+        "first step ms",
+        "compile ms",
+    ):
+        table.add_column(
+            heading, justify="left" if heading in ("", "arm") else "right", overflow="fold"
+        )
+    for summary in receipt.comparison.arms:
+        mine = [slot for slot in receipt.slots if slot.side == summary.side]
+        table.add_row(
+            summary.side, summary.arm, _number(summary.median_step_ms), _quartiles(summary),
+            _number(summary.gflops), str(summary.windows),
+            _number(_first(slot.first_step_ms for slot in mine)),
+            _number(_first(slot.compile_ms for slot in mine)),
+        )  # fmt: skip
+    return table
+
+
+def _estimate_line(estimate: Estimate, receipt: Receipt) -> str:
+    if estimate.ratio is None:
+        return f"no ratio: {estimate.reason}"
+    interval = _interval(estimate) or "no interval"
+    words = {
+        "faster": "B is faster than A",
+        "slower": "B is slower than A",
+        "equivalent": f"A and B are equivalent within {receipt.plan.margin:.0%}",
+        "unsure": "unsure which is faster",
+    }[estimate.word]
+    why = f" ({estimate.reason})" if estimate.reason else ""
+    return (
+        f"time of A / time of B = {estimate.ratio:.4g}  [{interval}]  {estimate.blocks} block(s): "
+        f"{words}{why}"
+    )
+
+
+def _curve_lines(receipt: Receipt) -> list[str]:
+    comparison, lines = receipt.comparison, []
+    for arm in receipt.plan.arms:
+        error = comparison.curve_errors.get(arm.side)
+        if error and error.loss is not None:
+            lines.append(
+                f"{arm.side} against the float64 reference over {error.steps} steps: loss "
+                f"{error.loss:.1e}, gradient norm {_small(error.grad_norm)} relative"
+            )
+    drift = comparison.drift
+    if drift.loss is not None:
+        lines.append(f"A against B over {drift.steps} common steps: loss {drift.loss:.1e} relative")
+    return lines
+
+
+def _slots_table(slots: Sequence[Slot]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in (
+        "slot",
+        "block",
+        "side",
+        "status",
+        "ms/step by window",
+        "last loss",
+        "sentinel ms",
+    ):
+        left = heading in ("side", "status", "ms/step by window")
+        table.add_column(heading, justify="left" if left else "right")
+    for slot in slots:
+        windows = " ".join(_number(ms / slot.steps_per_window) for ms in slot.windows_ms)
+        status: str = slot.status
+        if slot.failure:
+            status += f" ({slot.failure.kind}: {slot.failure.message})"
+        table.add_row(
+            str(slot.index), str(slot.block), slot.side, status, windows,
+            f"{slot.losses[-1]:.4f}" if slot.losses else "",
+            _number(min(slot.sentinel_ms) if slot.sentinel_ms else None),
+        )  # fmt: skip
+    return table
+
+
+def _gates_table(gates: Sequence[Gate]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("gate", "class", "status", "reason"):
+        table.add_column(heading, overflow="fold")
+    for gate in gates:
+        table.add_row(
+            gate.name, gate.gate_class, Text(_MARK[gate.status], style=_STYLE[gate.status]),
+            gate.reason,
+        )  # fmt: skip
+    return table
+
+
+def _quartiles(summary: ArmSummary) -> str:
+    if summary.quartile1_step_ms is None or summary.quartile3_step_ms is None:
+        return ""
+    return f"{_number(summary.quartile1_step_ms)}–{_number(summary.quartile3_step_ms)}"
+
+
+def _interval(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return ""
+    return f"{estimate.low:.4g} to {estimate.high:.4g}"
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _small(value: float | None) -> str:
+    return "not measured" if value is None else f"{value:.1e}"
+
+
+def _first(values: Iterable[float | None]) -> float | None:
+    return next((v for v in values if v is not None), None)

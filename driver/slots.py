@@ -1,0 +1,202 @@
+"""The plan's blocks: fresh browsers, fresh pages, one record per slot."""
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from driver.browser import BrowserChoice, BrowserSession
+from driver.jobs import JobMaker, curve, open_op, read_op, train_op, train_ops
+from driver.measure import JobOutcome, run_job
+from driver.parity import tensor_error
+from driver.plan import Measured, now_utc
+from driver.progress import Reporter
+from driver.records import (
+    ArmJob,
+    ArmPlan,
+    Op,
+    Plan,
+    Progress,
+    ReferenceFacts,
+    Side,
+    Slot,
+    SlotEvent,
+    StateRef,
+    TokensRef,
+)
+from driver.reference import Tensors
+from driver.server import JobServer
+
+SENTINELS = 5
+
+
+@dataclass
+class Blocks:
+    """Runs the plan's blocks and adds what they give to `measured`."""
+
+    choice: BrowserChoice
+    headed: bool
+    report: Reporter
+    server: JobServer
+    maker: JobMaker
+    initial: StateRef
+    tokens: TokensRef
+    arms: tuple[ArmJob, ArmJob]
+    checkpoints: dict[int, Tensors]
+    measured: Measured
+
+    async def run(self) -> None:
+        """All blocks, each in a fresh browser after an unrecorded priming slot."""
+        for block, order in enumerate(self.measured.plan.order):
+            async with BrowserSession(self.choice, self.headed) as session:
+                await self._prime(session)
+                for position, side in enumerate(order):
+                    slot = await self._slot(session, block, position, side)
+                    self.measured.slots.append(slot)
+                    if slot.status == "failed":
+                        return
+        await self._check_ends()
+
+    async def _prime(self, session: BrowserSession) -> None:
+        """The first page of a process is slower: the cheaper arm runs once, unrecorded."""
+        a, b = self.measured.plan.arms
+        which = 0 if a.estimated_step_ms <= b.estimated_step_ms else 1
+        self.report.phase("priming the browser", 1)
+        name = f"prime-{len(self.measured.slots)}"
+        await self._job(session, name, which, [open_op(), train_op(1, "prime")])
+
+    async def _slot(self, session: BrowserSession, block: int, position: int, side: Side) -> Slot:
+        plan, index = self.measured.plan, 4 * block + position
+        which = 0 if side == "A" else 1
+        arm = plan.arms[which]
+        program = [Op(op="sentinel", count=SENTINELS), open_op()]
+        if arm.warmup_steps:
+            program.append(train_op(1, "first"))
+            program += train_ops(arm.warmup_steps - 1, arm.steps_per_window, "warmup")
+        program += [train_op(arm.steps_per_window, "window")] * arm.windows
+        program.append(read_op("param", "param"))
+        self.report.phase(
+            f"slot {index + 1}/{4 * len(plan.order)}  {side} {arm.name}", arm.total_steps
+        )
+        started = now_utc()
+        outcome = await self._job(session, f"slot-{index}", which, program)
+        self._compare_end(which, outcome, arm.total_steps, index)
+        return slot_record(arm, started, index, block, position, outcome)
+
+    async def _check_ends(self) -> None:
+        """An arm whose curve is longer than the reference's gets one more, untimed job that ends
+        where the reference ended, for the comparison of parameters."""
+        for which, parity in enumerate(self.measured.parity):
+            if not parity.applicable or parity.final_params:
+                continue
+            arm = self.measured.plan.arms[which]
+            steps = min(arm.total_steps, self.measured.plan.reference_steps)
+            self.report.phase(f"parameters of {arm.side} {arm.name} at step {steps}", steps)
+            program = [open_op(), *train_ops(steps, arm.steps_per_window, "end")]
+            program.append(read_op("param", "param"))
+            async with BrowserSession(self.choice, self.headed) as session:
+                outcome = await self._job(session, f"end-{arm.side}", which, program)
+            self._compare_end(which, outcome, steps, None)
+
+    def _compare_end(self, which: int, outcome: JobOutcome, steps: int, slot: int | None) -> None:
+        """Parameters at the end of a curve against the reference's, where it has them."""
+        parity = self.measured.parity[which]
+        if outcome.status != "ok" or not parity.applicable or steps not in self.checkpoints:
+            return
+        got = self.maker.tensors_of(outcome.blobs["param"])
+        errors = {n: tensor_error(p, got[n], n) for n, p in self.checkpoints[steps].items()}
+        found = parity.model_copy(
+            update={"final_slot": slot, "final_step": steps, "final_params": errors}
+        )
+        a, b = self.measured.parity
+        self.measured.parity = (found, b) if which == 0 else (a, found)
+
+    async def _job(
+        self, session: BrowserSession, name: str, which: int, program: list[Op]
+    ) -> JobOutcome:
+        plan = self.measured.plan
+        planned, arm = plan.arms[which], self.arms[which]
+        if arm.name == "null":
+            arm = null_program(arm, plan, planned, name, self.measured.reference)
+        states = {"initial": self.initial}
+        job = self.maker.job(name, arm, states, self.tokens, program, plan.sha256)
+        return await run_job(
+            session,
+            self.server,
+            job,
+            deadline_s=deadline_s(plan, planned),
+            on_progress=self._progress,
+        )
+
+    def _progress(self, progress: Progress) -> None:
+        self.report.step(progress.steps_done, progress.loss)
+
+
+def deadline_s(plan: Plan, arm: ArmPlan) -> float:
+    """When a slot counts as hung: five times its estimate, and at least a quarter of the budget."""
+    estimate = arm.total_steps * arm.estimated_step_ms / 1000
+    return max(20 + 5 * estimate, plan.budget_s / 4)
+
+
+def slot_record(
+    arm: ArmPlan, started: str, index: int, block: int, position: int, outcome: JobOutcome
+) -> Slot:
+    """Raw data of a slot, as far as it came."""
+    result = outcome.result
+    ops = result.ops if result else []
+    losses, norms = curve(ops)
+    opened = next((op for op in ops if op.op == "open"), None)
+    first = next((op for op in ops if op.op == "train"), None)
+    windows = [op.ms for op in ops if op.op == "train" and op.label == "window"]
+    param = outcome.blobs.get("param")
+    return Slot(
+        index=index,
+        block=block,
+        position=position,
+        side=arm.side,
+        arm=arm.canonical,
+        status="ok" if outcome.status == "ok" else "failed",
+        failure=outcome.failure,
+        started_utc=started,
+        compile_ms=opened.compile_ms if opened else None,
+        upload_ms=opened.upload_ms if opened else None,
+        first_step_ms=first.ms if first and first.steps == 1 else None,
+        steps_per_window=arm.steps_per_window,
+        windows_ms=[ms for ms in windows if ms is not None],
+        losses=losses,
+        grad_norms=norms,
+        sentinel_ms=[ms for op in ops if op.op == "sentinel" for ms in op.values_ms],
+        param_sha256=hashlib.sha256(param).hexdigest() if param is not None else None,
+        memory=result.memory if result else {},
+        ran=result.ran if result else {},
+        adapter=result.adapter if result else None,
+        page=result.page.model_dump(mode="json") if result else None,
+        events=[SlotEvent(kind=e.kind, message=e.message) for e in outcome.events],
+        wall_ms=outcome.wall_ms,
+    )
+
+
+def null_program(
+    arm: ArmJob, plan: Plan, planned: ArmPlan, name: str, reference: ReferenceFacts
+) -> ArmJob:
+    """The null arm's options for one job: every step's time and loss, drawn here from its seed."""
+    asked = arm.options
+    number = int(name.rsplit("-", 1)[-1]) if name.startswith("slot-") else 0
+    steps = planned.total_steps
+    seed = int(asked["seed"])
+    stream = np.random.Generator(np.random.Philox(key=[seed, 1 + number]))
+    times = float(asked["ms"]) * np.exp(float(asked["noise"]) * stream.standard_normal(steps))
+    times *= (1 + float(asked["drift"])) ** number
+    times *= np.where(stream.random(steps) < float(asked["spikes"]), 10.0, 1.0)
+    options: dict[str, Any] = {"steps_ms": json.dumps([float(t) for t in times])}
+    if asked["curve"] == "reference":
+        options["losses"] = json.dumps(reference.losses)
+        options["grad_norms"] = json.dumps(reference.grad_norms)
+    else:
+        options["losses"] = json.dumps([math.log(plan.config.vocab)] * steps)
+    faults = {key: asked[key] for key in ("nan_at", "hang_at", "crash_at")}
+    options |= {key: at for key, at in faults.items() if int(at) >= 0}
+    return ArmJob(name=arm.name, module=arm.module, options=options)

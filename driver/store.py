@@ -1,0 +1,86 @@
+"""Receipt files: read as hostile data, written in one piece."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from driver.errors import ReceiptError, UsageError
+
+MAX_BYTES = 256 * 2**20
+
+
+def read_json(path: Path) -> Any:
+    """JSON data of a receipt file.
+
+    Raises ReceiptError when it cannot be read, is larger than 256 MiB, is not JSON, names a key
+    twice, holds NaN or Infinity, or is nested too deeply.
+    """
+    try:
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            raise ReceiptError(f"{path}: {size} bytes; a receipt has at most {MAX_BYTES}")
+        text = path.read_bytes().decode("utf-8")
+    except (OSError, ValueError) as error:
+        raise ReceiptError(f"{path}: cannot be read ({error})") from error
+    try:
+        return json.loads(
+            text, parse_constant=_refuse_constant, object_pairs_hook=_unique, parse_int=_small_int
+        )
+    except RecursionError as error:
+        raise ReceiptError(f"{path}: nested too deeply for a receipt") from error
+    except ValueError as error:
+        raise ReceiptError(f"{path}: not the JSON of a receipt ({error})") from error
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Writes JSON so that a reader sees the old file or the new one, never half of it.
+
+    Raises UsageError when the folder cannot be written.
+    """
+    text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    write_text(path, text)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Like `write_json`, for text."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".partial-")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(name).replace(path)
+        path.chmod(0o644)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written ({error}); choose another --out") from error
+
+
+def check_writable(folder: Path) -> None:
+    """Raises UsageError when receipts could not be written into `folder`."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UsageError(f"--out {folder}: cannot be written ({error})") from error
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _small_int(text: str) -> int:
+    value = int(text) if len(text) <= 20 else 2**64
+    if abs(value) > 2**53:
+        raise ValueError(f"the integer {text[:30]} is above 2^53")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {twice!r:.80} stands twice")
+    return found
