@@ -2,14 +2,12 @@
 
 import asyncio
 import json
-import os
 import signal
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-import click
 import typer
 from rich.console import Console
 
@@ -407,18 +405,10 @@ def _interruptible(work: Coroutine[Any, Any, T]) -> T:
 def main() -> None:
     """Entry point: errors become one message and an exit code."""
     try:
-        code = app(standalone_mode=False)
+        app()
     except DriverError as error:
         print(f"driver: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except click.exceptions.ClickException as error:
-        error.show()
-        sys.exit(2)
-    except (click.exceptions.Abort, KeyboardInterrupt):
+    except KeyboardInterrupt:
         print("driver: interrupted", file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:
-        # The reader of stdout left; that is its right.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
-    sys.exit(code if isinstance(code, int) else 0)
+        sys.exit(Interrupted.exit_code)

@@ -327,7 +327,7 @@ def expected_echo(arm: ArmJob, workload: Workload) -> dict[str, Any]:
     }
     if arm.name in ("wasm", "wasm64"):
         echo["module_sha256"] = wasm_digest(arm)
-        echo["address"] = "i64" if arm.name == "wasm64" else "i32"
+        echo["address_type"] = "i64" if arm.name == "wasm64" else "i32"
         echo |= {key: arm.options[key] for key in ("simd", "threads")}
         echo["kernels"] = {key: arm.options[key] for key in ("mm_fwd", "mm_da", "mm_db")}
     if arm.name == "webgpu":

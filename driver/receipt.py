@@ -111,9 +111,8 @@ def _headline(plan: Plan, environment: Environment, comparison: Comparison, stat
         f"{plan.preset.get('name')} GPT (L{c.n_layer} H{c.n_head} C{c.d_model} T{c.ctx} "
         f"B{c.batch}, float32)"
     )
-    where = (
-        f"{environment.machine.get('cpu') or 'this machine'}, {environment.browser.get('version')}"
-    )
+    browser = f"{environment.browser.get('name')} {environment.browser.get('version')}"
+    where = f"{environment.machine.get('cpu') or 'this machine'}, {browser}"
     if environment.adapter_verdict != "not-applicable":
         where += f", {environment.adapter_verdict} adapter"
     where += "; steady state, cold costs apart"

@@ -26,8 +26,8 @@ BUDGET_RULE = (
 def block_orders(blocks: int, seed: int) -> tuple[Order, ...]:
     """`blocks` orders, both in equal numbers (ABBA once more when odd), shuffled by the seed."""
     orders = [ABBA] * (blocks - blocks // 2) + [BAAB] * (blocks // 2)
-    # A key of its own, so that the order shares no draws with weights or batches.
-    stream = np.random.Philox(key=[seed, 0x0B10C5])
+    # A key of its own: words 0 to 3 belong to the weights, batches and corpus.
+    stream = np.random.Philox(key=seed + (4 << 64))
     for last in range(blocks - 1, 0, -1):
         pick = int(stream.random_raw()) % (last + 1)
         orders[last], orders[pick] = orders[pick], orders[last]

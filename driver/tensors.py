@@ -129,6 +129,7 @@ def normals(stream: np.random.BitGenerator, count: int) -> NDArray[np.float64]:
     Source: Wichura 1988, algorithm AS 241 (PPND16), relative accuracy about 1e-16.
     """
     p = ((stream.random_raw(count) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    p = np.minimum(p, 1 - 2.0**-53)  # the largest draw would round to 1
     q = p - 0.5
     central = np.abs(q) <= 0.425
     x = np.empty(count)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
@@ -33,3 +34,10 @@ def shakespeare() -> Path:
     if not text.is_file():
         pytest.skip("../shared/data/tinyshakespeare.txt is not on this machine")
     return text
+
+
+# Shared machines are slow at times; how long an example takes is never what a test is about.
+hypothesis.settings.register_profile(
+    "driver", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("driver")
