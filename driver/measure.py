@@ -109,7 +109,7 @@ async def _answer(
             return None, PageFailure(kind="crash", message=page.failed.result().message)
         return None, _first_fatal(page.events)
     except TimeoutError:
-        return None, PageFailure(kind="crash", message=_hang(handle, deadline_s))
+        return None, PageFailure(kind="crash", message=_hang(handle, deadline_s, page.events))
     except SlotError as error:
         return None, PageFailure(kind="protocol", message=str(error))
     finally:
@@ -119,13 +119,15 @@ async def _answer(
                 await task
 
 
-def _hang(handle: JobHandle, deadline_s: float) -> str:
+def _hang(handle: JobHandle, deadline_s: float, events: list[PageEvent]) -> str:
     where = "before its first instruction ended"
     last = handle.progress
     if last:
         op = handle.job.program[last.op].op
         where = f"after instruction {last.op} ({op}) and {last.steps_done} steps"
-    return f"no answer within {deadline_s:g} s (this job's deadline), {where}"
+    event = _first_fatal(events)
+    why = f"; {event.message}" if event else ""
+    return f"no answer within {deadline_s:g} s (this job's deadline), {where}{why}"
 
 
 def _hidden(result: JobResult | None) -> Iterable[PageEvent]:

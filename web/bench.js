@@ -121,7 +121,9 @@ const OPS = {
       const began = performance.now();
       const data = await opened().read(what, from, Math.min(PIECE, job.flat_size - from));
       ms += performance.now() - began;
-      await post(`blob?label=${encodeURIComponent(label)}&offset=${from * 4}&total=${total}`, data);
+      // A Blob, since the browser's developer protocol, on which Playwright listens, copies any other body
+      // into its messages as base64: 4 s for 64 MiB instead of 0.25 s.
+      await post(`blob?label=${encodeURIComponent(label)}&offset=${from * 4}&total=${total}`, new Blob([data]));
     }
     return { ms };
   },

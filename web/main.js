@@ -43,7 +43,8 @@ function end({ error = null, ran = {}, memory = {}, adapter = null }) {
 }
 
 async function post(result) {
-  const response = await fetch(`${posts}/result`, { method: "POST", body: JSON.stringify(result) });
+  const body = new Blob([JSON.stringify(result)]); // a Blob for the reason given in bench.js, `read`
+  const response = await fetch(`${posts}/result`, { method: "POST", body });
   if (!response.ok) throw new Error(`the driver refused the result: ${response.status}`);
 }
 
@@ -65,8 +66,8 @@ worker = new Worker("bench.js", { type: "module", name: "bench" });
 worker.addEventListener("message", hear);
 worker.addEventListener("messageerror", () => fail("a message of the worker could not be read"));
 worker.addEventListener("error", (event) => {
-  // A worker whose script cannot be loaded gives an event without a message.
+  // A script that cannot be loaded or parsed gives an event without a message.
   const where = event.filename ? ` (${event.filename}:${event.lineno})` : "";
-  fail(`${event.message ?? "the worker's script could not be loaded"}${where}`);
+  fail(`${event.message ?? "the worker's script could not be loaded or parsed"}${where}`);
 });
 worker.postMessage({ job, posts });
