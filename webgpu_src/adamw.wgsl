@@ -47,7 +47,7 @@ fn main(
   let m_hat = m_new * facts.correction1;
   let v_hat = v_new * facts.correction2;
   let block = i / 16u;
-  let decays = (decay[block / 32u] >> (block % 32u) & 1u) == 1u;
+  let decays = ((decay[block / 32u] >> (block % 32u)) & 1u) == 1u;
   let wd = select(0.0, recipe.weight_decay, decays);
   m[i] = m_new;
   v[i] = v_new;

@@ -1,0 +1,284 @@
+// The training step as data: which buffers there are, and which dispatches make a step, in order.
+//
+// Letters: L layers, H heads, C d_model, D = C/H, F d_ff, T context, B batch, N = B·T, V vocab.
+// A view is {buffer, at, size}, in floats; every view begins at a multiple of 64 floats and its buffer
+// goes on to the next one, so that kernels may load whole vectors of four at its end.
+
+import { ArmError } from "./errors.js";
+
+const MAX_GROUPS = 65535; // per dimension of a dispatch
+export const BLOCK = 64; // floats: alignment of tensors and views
+export const RING = 4096; // steps whose results the device keeps until they are read
+export const FACTS = { slot: 0, correction1: 1, correction2: 2 }; // words of `batch` before the tokens
+
+const pad = (floats) => Math.ceil(floats / BLOCK) * BLOCK;
+
+export function shape_of(config) {
+  const { n_layer: L, n_head: H, d_model: C, d_ff: F, ctx: T, batch: B, vocab: V } = config;
+  return { L, H, C, D: C / H, F, T, B, N: B * T, V };
+}
+
+// ------------------------------------------------------------------------------ buffers
+
+// Buffer name → {floats, role}. An activation read by backward has one slice per layer.
+export function buffers_of({ L, H, C, F, N, V, B, T }, flat_size, partials) {
+  const per_layer = (floats) => L * pad(floats);
+  const floats = {
+    state: { param: flat_size, grad: flat_size, m: flat_size, v: flat_size },
+    activations: {
+      x: (L + 1) * pad(N * C), // the residual stream between layers, (N, C)
+      ln1: per_layer(N * C), // layer norms' outputs
+      ln1_stats: per_layer(2 * N), // (mean, rstd) per row
+      qkv: per_layer(N * 3 * C),
+      att: per_layer(N * C), // heads' outputs before their projection
+      lse: per_layer(B * H * T),
+      mid: per_layer(N * C), // the residual stream between attention and mlp
+      ln2: per_layer(N * C),
+      ln2_stats: per_layer(2 * N),
+      pre: per_layer(N * F), // before GELU
+      act: per_layer(N * F), // after GELU
+      lnf: pad(N * C),
+      lnf_stats: pad(2 * N),
+      logits: pad(N * V), // then their gradient
+      losses: pad(N),
+    },
+    gradients: {
+      dx: pad(N * C), // of the residual stream
+      dc: pad(N * C), // of what enters a projection
+      df: pad(N * F),
+      dqkv: pad(N * 3 * C),
+      delta: pad(B * H * T),
+    },
+    scalars: {
+      batch: batch_layout({ N, V }).size,
+      decay: pad(Math.ceil(flat_size / BLOCK / 32)),
+      partials: pad(partials),
+      clip: BLOCK,
+      results: 2 * RING,
+      off_read: BLOCK, // stands where a kernel's epilogue is off
+      off_write: BLOCK,
+    },
+  };
+  return Object.fromEntries(
+    Object.entries(floats).flatMap(([role, group]) =>
+      Object.entries(group).map(([name, size]) => [name, { floats: size, role }]),
+    ),
+  );
+}
+
+// Words of one batch: the step's facts, input tokens, targets, positions by token and where each begins.
+export function batch_layout({ N, V }) {
+  const inputs = BLOCK;
+  const targets = inputs + pad(N);
+  const order = targets + pad(N);
+  const starts = order + pad(N);
+  return { inputs, targets, order, starts, size: starts + pad(V + 1) };
+}
+
+// ------------------------------------------------------------------------------ the step
+
+// The dispatches of one step. `tensors`: name → {offset, size}; `tuning` as from tune().
+export function step_of(shape, tensors, flat_size, tuning) {
+  const { L, H, C, D, F, T, B, N, V } = shape;
+  const dispatches = [];
+  const whole = (buffer, size) => ({ buffer, at: 0, size });
+  const slice = (buffer, layer, size) => ({ buffer, at: layer * pad(size), size });
+  const tensor = (buffer, name) => ({ buffer, at: tensors[name].offset, size: tensors[name].size });
+  const weight = (name) => tensor("param", name);
+  const grad = (name) => tensor("grad", name);
+  const batch = batch_layout(shape);
+  const words = (at, size) => ({ buffer: "batch", at, size });
+  const off = whole("off_read", BLOCK);
+  const off_write = whole("off_write", BLOCK);
+
+  const add = (label, kernel, constants, groups, views, flops = 0) =>
+    dispatches.push({ label, kernel, constants, groups, views, flops });
+
+  // One kernel per product; see the files for what rows, inner and cols mean there.
+  const matmul = (label, product, rows, inner, cols, views, flags = {}) => {
+    const { variant, WX, WY, tile } = tuning.matmul(product, rows, inner, cols);
+    const constants = { ROWS: rows, INNER: inner, COLS: cols, WX, WY, ...flags };
+    const [tall, wide] = tile ?? [1, 1];
+    if (tile) {
+      const strides = { forward: [inner, cols], backward_da: [inner], backward_db: [rows, cols] }[product];
+      const VEC4 = Number(strides.every((stride) => stride % 4 === 0));
+      Object.assign(constants, { VEC4, TALL: Number(tall === 8), WIDE: Number(wide === 8) });
+    }
+    const groups = [Math.ceil(cols / (wide * WX)), Math.ceil(rows / (tall * WY))];
+    add(label, `matmul_${product}_${variant}`, constants, groups, views, 2 * rows * inner * cols);
+  };
+  const rows_of = (label, kernel, constants, views) => {
+    const { LANES, GROUP } = tuning.rows;
+    add(label, kernel, { ROWS: N, ...constants, LANES, GROUP }, fold(N / GROUP), views);
+  };
+  const norm_params = (label, views) =>
+    add(label, "layernorm_backward_params", { ROWS: N, C }, [Math.ceil(C / 16)], views);
+  const attention = (label, kernel, views, products) => {
+    const constants = { B, T, H, D, VEC4: Number(D % 4 === 0), WG: tuning.attention.WG };
+    const invocations = B * H * Math.ceil(T / 4) * Math.ceil(D / 16);
+    add(label, kernel, constants, fold(invocations / constants.WG), views, 2 * products * N * T * C);
+  };
+
+  const x = (l) => slice("x", l, N * C);
+  const dx = whole("dx", N * C);
+  const dc = whole("dc", N * C);
+  const df = whole("df", N * F);
+  const dqkv = whole("dqkv", N * 3 * C);
+  const logits = whole("logits", N * V);
+  const lnf = whole("lnf", N * C);
+  const lnf_stats = whole("lnf_stats", 2 * N);
+  const of_layer = (l) => {
+    const at = (buffer, size) => slice(buffer, l, size);
+    return {
+      name: (tail) => `h.${l}.${tail}`,
+      ln1: at("ln1", N * C),
+      ln1_stats: at("ln1_stats", 2 * N),
+      qkv: at("qkv", N * 3 * C),
+      att: at("att", N * C),
+      lse: at("lse", B * H * T),
+      mid: at("mid", N * C),
+      ln2: at("ln2", N * C),
+      ln2_stats: at("ln2_stats", 2 * N),
+      pre: at("pre", N * F),
+      act: at("act", N * F),
+    };
+  };
+
+  // Forward.
+  add("embedding", "encoder_forward", { N, T, C }, fold((N * C) / 256), {
+    tokens: words(batch.inputs, N), wte: weight("wte"), wpe: weight("wpe"), out: x(0),
+  });
+  for (let l = 0; l < L; l++) {
+    const { name, ln1, ln1_stats, qkv, att, lse, mid, ln2, ln2_stats, pre, act } = of_layer(l);
+    rows_of(name("ln1"), "layernorm_forward", { C }, {
+      x: x(l), gain: weight(name("ln1.g")), shift: weight(name("ln1.b")), stats: ln1_stats, out: ln1,
+    });
+    matmul(name("attn.qkv"), "forward", N, C, 3 * C, {
+      a: ln1, b: weight(name("attn.wqkv")), bias: weight(name("attn.bqkv")), residual: off, pre: off_write, out: qkv,
+    }, { BIAS: 1 });
+    attention(name("attn"), "attention_forward", { qkv, out: att, lse }, 2);
+    matmul(name("attn.proj"), "forward", N, C, C, {
+      a: att, b: weight(name("attn.wo")), bias: weight(name("attn.bo")), residual: x(l), pre: off_write, out: mid,
+    }, { BIAS: 1, RESIDUAL: 1 });
+    rows_of(name("ln2"), "layernorm_forward", { C }, {
+      x: mid, gain: weight(name("ln2.g")), shift: weight(name("ln2.b")), stats: ln2_stats, out: ln2,
+    });
+    matmul(name("mlp.up"), "forward", N, C, F, {
+      a: ln2, b: weight(name("mlp.w1")), bias: weight(name("mlp.b1")), residual: off, pre, out: act,
+    }, { BIAS: 1, GELU: 1 });
+    matmul(name("mlp.down"), "forward", N, F, C, {
+      a: act, b: weight(name("mlp.w2")), bias: weight(name("mlp.b2")), residual: mid, pre: off_write, out: x(l + 1),
+    }, { BIAS: 1, RESIDUAL: 1 });
+  }
+  rows_of("lnf", "layernorm_forward", { C }, {
+    x: x(L), gain: weight("lnf.g"), shift: weight("lnf.b"), stats: lnf_stats, out: lnf,
+  });
+  matmul("head", "backward_da", N, C, V, { dc: lnf, b: weight("wte"), pre: off, da: logits });
+  rows_of("loss", "crossentropy_forward", { V }, {
+    targets: words(batch.targets, N), logits, losses: whole("losses", N),
+  });
+
+  // Backward. From here `logits` holds its gradient.
+  matmul("head.dx", "forward", N, V, C, {
+    a: logits, b: weight("wte"), bias: off, residual: off, pre: off_write, out: dc,
+  });
+  matmul("head.dwte", "backward_db", V, N, C, { a: logits, dc: lnf, db: grad("wte"), dbias: off_write });
+  norm_params("lnf.dparams", {
+    dout: dc, x: x(L), stats: lnf_stats, dgain: grad("lnf.g"), dshift: grad("lnf.b"),
+  });
+  rows_of("lnf.dx", "layernorm_backward", { C, ADD: 0 }, {
+    dout: dc, x: x(L), gain: weight("lnf.g"), stats: lnf_stats, dx,
+  });
+  for (let l = L - 1; l >= 0; l--) {
+    const { name, ln1, ln1_stats, qkv, att, lse, mid, ln2, ln2_stats, pre, act } = of_layer(l);
+    matmul(name("mlp.down.dw"), "backward_db", F, N, C, {
+      a: act, dc: dx, db: grad(name("mlp.w2")), dbias: grad(name("mlp.b2")),
+    }, { BIAS: 1 });
+    matmul(name("mlp.down.dx"), "backward_da", N, C, F, {
+      dc: dx, b: weight(name("mlp.w2")), pre, da: df,
+    }, { GELU: 1 });
+    matmul(name("mlp.up.dw"), "backward_db", C, N, F, {
+      a: ln2, dc: df, db: grad(name("mlp.w1")), dbias: grad(name("mlp.b1")),
+    }, { BIAS: 1 });
+    matmul(name("mlp.up.dx"), "backward_da", N, F, C, { dc: df, b: weight(name("mlp.w1")), pre: off, da: dc });
+    norm_params(name("ln2.dparams"), {
+      dout: dc, x: mid, stats: ln2_stats, dgain: grad(name("ln2.g")), dshift: grad(name("ln2.b")),
+    });
+    rows_of(name("ln2.dx"), "layernorm_backward", { C, ADD: 1 }, {
+      dout: dc, x: mid, gain: weight(name("ln2.g")), stats: ln2_stats, dx,
+    });
+    matmul(name("attn.proj.dw"), "backward_db", C, N, C, {
+      a: att, dc: dx, db: grad(name("attn.wo")), dbias: grad(name("attn.bo")),
+    }, { BIAS: 1 });
+    matmul(name("attn.proj.dx"), "backward_da", N, C, C, { dc: dx, b: weight(name("attn.wo")), pre: off, da: dc });
+    const delta = whole("delta", B * H * T);
+    attention(name("attn.dq"), "attention_backward_dq", { qkv, out: att, dout: dc, lse, delta, dqkv }, 3);
+    attention(name("attn.dkv"), "attention_backward_dkv", { qkv, dout: dc, lse, delta, dqkv }, 4);
+    matmul(name("attn.qkv.dw"), "backward_db", C, N, 3 * C, {
+      a: ln1, dc: dqkv, db: grad(name("attn.wqkv")), dbias: grad(name("attn.bqkv")),
+    }, { BIAS: 1 });
+    matmul(name("attn.qkv.dx"), "backward_da", N, 3 * C, C, {
+      dc: dqkv, b: weight(name("attn.wqkv")), pre: off, da: dc,
+    });
+    norm_params(name("ln1.dparams"), {
+      dout: dc, x: x(l), stats: ln1_stats, dgain: grad(name("ln1.g")), dshift: grad(name("ln1.b")),
+    });
+    rows_of(name("ln1.dx"), "layernorm_backward", { C, ADD: 1 }, {
+      dout: dc, x: x(l), gain: weight(name("ln1.g")), stats: ln1_stats, dx,
+    });
+  }
+  add("embedding.dw", "encoder_backward", { B, T, C, V }, fold(((V + T) * C) / 256), {
+    order: words(batch.order, N), starts: words(batch.starts, V + 1), dx, dwte: grad("wte"), dwpe: grad("wpe"),
+  });
+
+  // Update.
+  const flat = (buffer) => whole(buffer, flat_size);
+  const VECTORS = flat_size / 4;
+  const PARTIALS = tuning.partials;
+  add("norm", "gradnorm_partial", { VECTORS, PARTIALS }, [Math.ceil(PARTIALS / 64)], {
+    grad: flat("grad"), partials: whole("partials", PARTIALS),
+  });
+  add("norm.finish", "gradnorm_finish", { ROWS: N, PARTIALS }, [1], {
+    recipe: "recipe", facts: words(0, BLOCK), losses: whole("losses", N), partials: whole("partials", PARTIALS),
+    clip: whole("clip", BLOCK), results: whole("results", 2 * RING),
+  });
+  add("adamw", "adamw", { VECTORS }, fold(VECTORS / 64), {
+    recipe: "recipe", facts: words(0, BLOCK), clip: whole("clip", BLOCK), decay: whole("decay", pad(Math.ceil(flat_size / BLOCK / 32))),
+    grad: flat("grad"), param: flat("param"), m: flat("m"), v: flat("v"),
+  });
+
+  for (const { label, groups } of dispatches) {
+    const most = Math.max(...groups);
+    if (most > MAX_GROUPS) {
+      throw new ArmError("unsupported", `${label} would dispatch ${most} workgroups in one dimension; WebGPU allows ${MAX_GROUPS}`);
+    }
+  }
+  return dispatches;
+}
+
+// At least `count` workgroups as two dimensions within WebGPU's limit.
+function fold(count) {
+  const groups = Math.max(1, Math.ceil(count));
+  const x = Math.min(groups, 32768);
+  return [x, Math.ceil(groups / x)];
+}
+
+// ------------------------------------------------------------------------------ tuning
+
+// How kernels are shaped for an adapter. A software adapter computes workgroups on CPU cores: lanes that
+// share a row only add barriers there, and large register tiles save its slow loads.
+export function tune(options, shape, flat_size, is_software) {
+  const variant = options.matmul ?? "blocked";
+  return {
+    rows: is_software ? { LANES: 1, GROUP: 32 } : { LANES: 32, GROUP: 8 },
+    attention: { WG: is_software ? 16 : 64 },
+    partials: Math.min(16384, Math.max(64, Math.ceil(flat_size / 32 / 64) * 64)),
+    matmul(product, rows, inner, cols) {
+      if (variant === "naive") return { variant, WX: 8, WY: 8 };
+      if (variant !== "blocked") throw new ArmError("unsupported", `matmul=${variant}: there is no such variant; naive and blocked are`);
+      // 4×4 tiles keep a GPU busy where 8×8 tiles would be too few; 64 are about one per lane group.
+      const few = !is_software && (rows * cols) / 64 < 16384;
+      return { variant, WX: 8, WY: 8, tile: few ? [4, 4] : [8, 8] };
+    },
+  };
+}

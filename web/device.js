@@ -1,0 +1,168 @@
+// The WebGPU device of a worker: adapter, limits, and the one place that every fault reaches.
+//
+// A GPU reports faults in six ways: refused requests, compilation messages, error scopes, uncaptured
+// errors, device loss, rejected promises. All end in fail(); the first one is the reason, and whoever
+// waits for the device (guard) is rejected with it at once, so that nothing hangs and nothing goes on.
+
+import { ArmError } from "./errors.js";
+
+const SCOPES = ["internal", "out-of-memory", "validation"];
+
+// `needs`: limit name → {value, why}; what the adapter cannot hold is refused with both numbers.
+export async function open_device(needs) {
+  if (!self.navigator.gpu) {
+    throw new ArmError(
+      "unsupported",
+      "this browser has no WebGPU in a worker (no navigator.gpu); use a current Chrome, Edge or Chromium, not its headless-shell build, or arms without a GPU",
+    );
+  }
+  const adapter = await navigator.gpu.requestAdapter({ powerPreference: "high-performance" });
+  if (!adapter) {
+    throw new ArmError(
+      "unsupported",
+      "requestAdapter found no WebGPU adapter; check the GPU's driver and chrome://gpu, or use arms without a GPU",
+    );
+  }
+  const facts = describe(adapter);
+  refuse_beyond(adapter.limits, needs);
+  let device;
+  try {
+    device = await adapter.requestDevice({
+      requiredLimits: Object.fromEntries(Object.entries(needs).map(([name, { value }]) => [name, value])),
+    });
+  } catch (error) {
+    throw new ArmError("unsupported", `the adapter refused a device: ${error.message}`);
+  }
+  return new Gpu(device, facts);
+}
+
+class Gpu {
+  constructor(device, adapter) {
+    this.device = device;
+    this.adapter = adapter;
+    this.failed = null; // the first ArmError
+    this.closed = false;
+    this.failure = new Promise((_, reject) => (this.reject = reject));
+    this.failure.catch(() => {}); // it may be that nobody waits when it comes
+    device.lost.then(({ reason, message }) => {
+      if (!this.closed) this.fail("device-lost", `the GPU device was lost (${reason}): ${message || "no message"}`);
+    });
+    device.addEventListener("uncapturederror", (event) => {
+      event.preventDefault();
+      this.fail_with(event.error, "outside any scope");
+    });
+  }
+
+  fail(kind, message) {
+    if (this.failed) return;
+    this.failed = new ArmError(kind, message);
+    this.reject(this.failed);
+  }
+
+  // A GPUError or GPUPipelineError → its kind.
+  fail_with(error, where) {
+    this.fail(kind_of(error), `${where}: ${error.message}`);
+  }
+
+  // Waits for `promise`, but no longer than the device lives.
+  async guard(promise) {
+    if (this.failed) throw this.failed;
+    let value;
+    try {
+      value = await Promise.race([promise, this.failure]);
+    } catch (error) {
+      // A rejected mapAsync may arrive before the loss that caused it.
+      if (!this.failed && !(error instanceof ArmError)) await Promise.race([this.failure.catch(() => {}), pause(500)]);
+      this.fail(error instanceof ArmError ? error.kind : "internal", error.message);
+    }
+    if (this.failed) throw this.failed;
+    return value;
+  }
+
+  // Runs `work` inside error scopes of every kind; whatever they caught ends it.
+  async scoped(where, work) {
+    if (this.failed) throw this.failed;
+    for (const kind of SCOPES) this.device.pushErrorScope(kind);
+    let value;
+    let thrown = null;
+    try {
+      value = await work();
+    } catch (error) {
+      thrown = error;
+    }
+    const caught = SCOPES.map(() => this.device.popErrorScope().catch(() => null));
+    for (const error of await this.settled(Promise.all(caught))) {
+      if (error) this.fail_with(error, where);
+    }
+    if (this.failed) throw this.failed;
+    if (thrown) throw thrown;
+    return value;
+  }
+
+  // The values of `promises`, or none once the device has failed.
+  settled(promises) {
+    return Promise.race([promises, this.failure]).catch(() => []);
+  }
+
+  // A shader module; compilation errors carry file, line and message.
+  async module(file, code) {
+    this.device.pushErrorScope("validation"); // says less than the messages below, and sooner
+    const module = this.device.createShaderModule({ label: file, code });
+    const [{ messages }] = await this.guard(Promise.all([module.getCompilationInfo(), this.device.popErrorScope()]));
+    const error = messages.find(({ type }) => type === "error");
+    if (error) {
+      this.fail("compile", `${file}, line ${error.lineNum}, column ${error.linePos}: ${error.message}`);
+      throw this.failed;
+    }
+    return module;
+  }
+
+  pipeline(label, module, constants) {
+    const compute = { module, entryPoint: "main", constants };
+    const made = this.device.createComputePipelineAsync({ label, layout: "auto", compute });
+    return this.guard(
+      made.catch(({ message }) => {
+        throw new ArmError("compile", `${label}: ${message}`);
+      }),
+    );
+  }
+
+  close() {
+    this.closed = true;
+    this.device.destroy();
+  }
+}
+
+function kind_of(error) {
+  if (typeof GPUOutOfMemoryError !== "undefined" && error instanceof GPUOutOfMemoryError) return "out-of-memory";
+  if (typeof GPUValidationError !== "undefined" && error instanceof GPUValidationError) return "validation";
+  return "internal";
+}
+
+function refuse_beyond(limits, needs) {
+  for (const [name, { value, why }] of Object.entries(needs)) {
+    if (value > limits[name]) {
+      throw new ArmError("unsupported", `${why} needs ${name} = ${value}; this adapter allows ${limits[name]}. Choose a smaller preset`);
+    }
+  }
+}
+
+// The same keys as probe.js gives for WebGPU.
+function describe(adapter) {
+  const { info, limits } = adapter;
+  const names = Object.getOwnPropertyNames(Object.getPrototypeOf(limits));
+  return {
+    available: true,
+    vendor: info.vendor,
+    architecture: info.architecture,
+    device: info.device,
+    description: info.description,
+    is_fallback: info.isFallbackAdapter ?? adapter.isFallbackAdapter ?? null,
+    subgroup_min_size: info.subgroupMinSize ?? null,
+    subgroup_max_size: info.subgroupMaxSize ?? null,
+    features: [...adapter.features].sort(),
+    limits: Object.fromEntries(names.filter((name) => typeof limits[name] === "number").map((name) => [name, limits[name]])),
+  };
+}
+
+const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
