@@ -14,7 +14,7 @@ from driver.records import Job, JobResult, PageEvent, PageFailure, Progress
 from driver.server import JobHandle, JobServer
 
 # After an event that should not happen, how long the page has to post its own reason, in seconds.
-GRACE_S = 3.0
+GRACE_S = 2.0
 
 # Events that no clean run has. A refused or failed request, a red line in the console: each means
 # that something ran otherwise than it was meant to.

@@ -1,0 +1,173 @@
+"""Facts about the machine, the verdict on its adapter, and the doctor's report."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from driver.adapter import AdapterSignals, judge
+from driver.browser import BrowserChoice, find_browser
+from driver.doctor import examine
+from driver.machine import awake, machine_facts, machine_state
+
+# --------------------------------------------------------------------------- the machine
+
+
+def test_facts() -> None:
+    facts = machine_facts()
+    assert facts.cpu.strip()
+    assert 1 <= facts.cores_usable <= facts.cores_logical
+    assert facts.memory_total_bytes == psutil.virtual_memory().total
+    assert facts.python == ".".join(map(str, sys.version_info[:3]))
+    assert machine_facts() is facts
+
+
+def test_state_says_why_something_is_unknown() -> None:
+    state = machine_state()
+    assert 0 < state.memory_available_bytes <= machine_facts().memory_total_bytes
+    for name in (
+        "swap_used_bytes",
+        "cpu_mhz",
+        "governor",
+        "battery_percent",
+        "low_power_mode",
+        "speed_limit_percent",
+    ):
+        if getattr(state, name) is None:
+            assert state.unknown.get(name) or state.unknown.get("power_source"), name
+    assert (state.power_source == "unknown") == ("power_source" in state.unknown)
+    assert state.utc.endswith("+00:00")
+
+
+def test_staying_awake_lasts_no_longer_than_its_body() -> None:
+    before = len(psutil.Process().children())
+    with awake():
+        pass
+    assert len(psutil.Process().children()) == before
+
+
+# --------------------------------------------------------------------------- the adapter
+
+SWIFTSHADER_GL = (
+    "ANGLE (Google, Vulkan 1.3.0 (SwiftShader Device (Subzero) (0x0000C0DE)), SwiftShader driver)"
+)
+APPLE = {"vendor": "apple", "architecture": "metal-3", "is_fallback": False}
+APPLE_GL = "ANGLE (Apple, ANGLE Metal Renderer: Apple M3 Pro, Unspecified Version)"
+NVIDIA = {"vendor": "nvidia", "architecture": "ampere", "is_fallback": False}
+NVIDIA_GL = "ANGLE (NVIDIA, NVIDIA GeForce RTX 3080 (0x00002206) Direct3D11 vs_5_0 ps_5_0, D3D11)"
+NVIDIA_PCI = {"vendorId": 0x10DE, "deviceId": 0x2206, "deviceString": ""}
+INTEL_PCI = {"vendorId": 0x8086, "deviceId": 0x3E9B, "deviceString": "Intel UHD 630"}
+SWIFTSHADER_DEVICE = {"vendorId": 0xFFFF, "deviceId": 0xFFFF, "deviceString": SWIFTSHADER_GL}
+
+
+@pytest.mark.parametrize(
+    ("webgpu", "devices", "webgl", "kind", "words"),
+    [
+        # As measured in headless Chromium on a machine without a GPU.
+        (
+            {"vendor": "google", "architecture": "swiftshader", "is_fallback": True},
+            [SWIFTSHADER_DEVICE],
+            SWIFTSHADER_GL,
+            "software",
+            "fallback adapter",
+        ),
+        ({"vendor": "google", "architecture": "swiftshader"}, [], None, "software", "architecture"),
+        ({**NVIDIA, "is_fallback": True}, [NVIDIA_PCI], NVIDIA_GL, "software", "fallback"),
+        ({"vendor": "mesa", "device": "llvmpipe (LLVM 15)"}, [], None, "software", "llvmpipe"),
+        ({"vendor": "", "description": "lavapipe"}, [], None, "software", "lavapipe"),
+        (
+            {"vendor": "microsoft", "description": "Microsoft Basic Render Driver"},
+            [],
+            None,
+            "software",
+            "Basic Render",
+        ),
+        ({"vendor": "microsoft", "architecture": "warp"}, [], None, "software", "warp"),
+        ({**NVIDIA, "type": "CPU"}, [NVIDIA_PCI], NVIDIA_GL, "software", "type"),
+        # A browser that hides the adapter's name does not hide the renderer's.
+        ({"vendor": ""}, [SWIFTSHADER_DEVICE], None, "software", "GPU process"),
+        ({"vendor": ""}, [], SWIFTSHADER_GL, "software", "WebGL"),
+        # Two witnesses that agree.
+        (APPLE, [], APPLE_GL, "hardware", "apple"),
+        (NVIDIA, [NVIDIA_PCI], None, "hardware", "nvidia"),
+        (NVIDIA, [], NVIDIA_GL, "hardware", "WebGL"),
+        (NVIDIA, [INTEL_PCI, NVIDIA_PCI], None, "hardware", "GPU process"),
+        (
+            {"vendor": "amd", "is_fallback": False},
+            [{"vendorId": 0x1002, "deviceString": "AMD Radeon"}],
+            None,
+            "hardware",
+            "Radeon",
+        ),
+        # One witness alone, contradictions, silence.
+        (NVIDIA, [], None, "unknown", "the other signals name nothing"),
+        (NVIDIA, [INTEL_PCI], None, "unknown", "name intel"),
+        (NVIDIA, [], APPLE_GL, "unknown", "name apple"),
+        (NVIDIA, [SWIFTSHADER_DEVICE], None, "unknown", "GPU process lists"),
+        (NVIDIA, [NVIDIA_PCI], SWIFTSHADER_GL, "unknown", "SwiftShader"),
+        ({"vendor": "nvidia"}, [NVIDIA_PCI], NVIDIA_GL, "unknown", "no fallback"),
+        ({**NVIDIA, "is_fallback": None}, [NVIDIA_PCI], NVIDIA_GL, "unknown", "no fallback"),
+        ({}, [NVIDIA_PCI], NVIDIA_GL, "unknown", "names no vendor"),
+        ({"vendor": "acme", "is_fallback": False}, [], None, "unknown", "'acme'"),
+        (None, [NVIDIA_PCI], NVIDIA_GL, "unknown", "no WebGPU adapter"),
+        ({}, [{}], "", "unknown", "'nothing'"),
+    ],
+)
+def test_verdicts(
+    webgpu: dict[str, Any] | None,
+    devices: list[dict[str, Any]],
+    webgl: str | None,
+    kind: str,
+    words: str,
+) -> None:
+    signals = AdapterSignals(webgpu=webgpu, gpu_devices=tuple(devices), webgl_renderer=webgl)
+    verdict = judge(signals)
+    assert verdict.kind == kind, verdict
+    assert words in "; ".join(verdict.reasons)
+
+
+@pytest.mark.parametrize("missing", ["webgpu", "gpu_devices", "webgl_renderer"])
+def test_less_evidence_never_makes_software_into_hardware(missing: str) -> None:
+    full = {
+        "webgpu": {"vendor": "google", "architecture": "swiftshader", "is_fallback": True},
+        "gpu_devices": (SWIFTSHADER_DEVICE,),
+        "webgl_renderer": SWIFTSHADER_GL,
+    }
+    del full[missing]
+    assert judge(AdapterSignals.model_validate(full)).kind in ("software", "unknown")
+
+
+# --------------------------------------------------------------------------- the doctor
+
+
+async def test_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    choice = find_browser(None)
+    if choice is None:
+        pytest.skip("no browser on this machine; `driver setup` gets one")
+    monkeypatch.setenv("DRIVER_CACHE", str(tmp_path / "new" / "cache"))
+    report = await examine(choice)
+    checks = {check.name: check for check in report.checks}
+    for name in ("python", "compiler", "cache", "browser", "isolation", "timer", "wasm threads"):
+        assert checks[name].status in ("ok", "warning"), checks[name]
+    assert checks["compiler"].value.startswith("zig 0.")
+    assert {"wasm SIMD", "wasm relaxed SIMD", "wasm Memory64", "WebGPU"} <= set(checks)
+    for check in report.checks:
+        if check.status != "ok":
+            assert check.remedy, check
+    assert report.adapter is not None
+    assert (report.adapter.kind == "hardware") == (checks["WebGPU"].status == "ok")
+
+
+@pytest.mark.parametrize("path", [None, "/bin/false"])
+async def test_doctor_without_a_browser(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str | None
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("DRIVER_CACHE", str(tmp_path / "file"))
+    report = await examine(BrowserChoice(path=path, source="test") if path else None)
+    checks = {check.name: check for check in report.checks}
+    assert checks["browser"].status == checks["cache"].status == "missing"
+    assert checks["browser"].remedy and "DRIVER_CACHE" in (checks["cache"].remedy or "")
+    assert report.adapter is None and not report.ready
