@@ -1,10 +1,10 @@
 // Causal attention per head: softmax(q·kᵀ/sqrt(D))·v. qkv (B,T,3C): q, k, v side by side, heads contiguous.
-// One chunk is one head of one sequence. Nothing of size T×T outlives a chunk: forward keeps the
-// logarithm of each row's sum, from which backward makes the probabilities again.
 //
-// Inside a chunk every matrix has rows padded to a whole number of vectors, the padding zero.
+// One chunk is one head of one sequence, made of register tiles. What lies above the diagonal is not
+// computed, but for the corners of tiles on it. Nothing of size T×T outlives a chunk: forward keeps the
+// logarithm of each row's sum of exponentials (lse), from which backward makes the probabilities again.
 
-#include "gpt.h"
+#include "tile.h"
 
 typedef struct {
   float *out, *lse;
@@ -14,97 +14,126 @@ typedef struct {
   size_t B, T, C, H, D;
 } Args;
 
-// What a thread holds: q, k, v, out and their gradients with padded rows, k and v also transposed,
-// probabilities and their gradients.
+// A thread's scratch: operands in panels, and matrices over (query t, key u). Panels are named for what
+// they hold and for the index that runs along them (k of the product).
 typedef struct {
-  size_t Dp, Tp;                           // padded row lengths
-  float *q, *k, *v, *o, *dq, *dk, *dv, *d_o; // (T,Dp)
-  float *kt, *vt;                          // (D,Tp)
-  float *p, *dp;                           // (T,Tp)
+  size_t square_row;                       // row length of p and dp
+  float *q_along_d, *dout_along_d;         // A panels (D, TILE_ROWS queries)
+  float *k_along_d, *v_along_d;            // B panels (D, TILE_COLUMNS keys)
+  float *q_along_t, *dout_along_t, *k_along_u, *v_along_u; // B panels (T, TILE_COLUMNS of D)
+  float *rows;                             // A panel (T keys, TILE_ROWS queries) of p or dp
+  float *p, *dp;                           // (T,T): probabilities and their gradient
 } Scratch;
 
+#define EDGE 8 // a multiple of every tile's sides
+
+// 16 floats more than needed, so that a column's elements do not all fall into the same few cache sets.
+static uint64_t square_row(uint64_t T) { return round_up64(T, 16) + 16; }
+
+uint64_t attention_thread_floats(uint64_t T, uint64_t D) {
+  uint64_t Tp = round_up64(T, EDGE), Dp = round_up64(D, EDGE);
+  return 8 * Tp * Dp + EDGE * Tp + 2 * Tp * square_row(T);
+}
+
 static Scratch scratch_of(size_t thread, size_t T, size_t D) {
-  Scratch s = {.Dp = round_up(D, 4), .Tp = round_up(T, 4)};
+  size_t Tp = round_up(T, EDGE), Dp = round_up(D, EDGE);
   float *at = work.thread_scratch + thread * work.thread_floats;
-  float **wide[] = {&s.q, &s.k, &s.v, &s.o, &s.dq, &s.dk, &s.dv, &s.d_o};
-  for (size_t i = 0; i < 8; i++, at += T * s.Dp) *wide[i] = at;
-  s.kt = at, at += D * s.Tp;
-  s.vt = at, at += D * s.Tp;
-  s.p = at, at += T * s.Tp;
+  Scratch s = {.square_row = (size_t)square_row(T)};
+  float **panels[] = {&s.q_along_d, &s.dout_along_d, &s.k_along_d, &s.v_along_d,
+                      &s.q_along_t, &s.dout_along_t, &s.k_along_u, &s.v_along_u};
+  for (size_t i = 0; i < sizeof panels / sizeof *panels; i++, at += Tp * Dp) *panels[i] = at;
+  s.rows = at, at += EDGE * Tp;
+  s.p = at, at += Tp * s.square_row;
   s.dp = at;
   return s;
 }
 
-uint64_t attention_thread_floats(uint64_t T, uint64_t D) {
-  uint64_t Tp = round_up64(T, 4), Dp = round_up64(D, 4);
-  return 8 * T * Dp + 2 * D * Tp + 2 * T * Tp;
+// from (T,D) with rows of `row` floats → A panels along D
+static void pack_a(float *to, const float *from, size_t row, size_t T, size_t D) {
+  for (size_t t = 0; t < T; t += TILE_ROWS)
+    pack_panel(to + t * D, from + t * row, row, 1, at_most(TILE_ROWS, T - t), D, TILE_ROWS);
 }
 
-// (T,D) with rows of `row` floats → (T,Dp)
-static void gather(float *to, const float *from, size_t row, size_t T, size_t D, size_t Dp) {
-  for (size_t t = 0; t < T; t++)
-    for (size_t i = 0; i < D; i += 4) store4(to + t * Dp + i, load_some(from + t * row + i, D - i, 0));
+// → B panels along D, a panel per TILE_COLUMNS rows
+static void pack_b_along_d(float *to, const float *from, size_t row, size_t T, size_t D) {
+  for (size_t t = 0; t < T; t += TILE_COLUMNS)
+    pack_panel(to + t * D, from + t * row, row, 1, at_most(TILE_COLUMNS, T - t), D, TILE_COLUMNS);
 }
 
-static void scatter(float *to, const float *from, size_t row, size_t T, size_t D, size_t Dp) {
-  for (size_t t = 0; t < T; t++)
-    for (size_t i = 0; i < D; i += 4) store_some(to + t * row + i, D - i, load4(from + t * Dp + i));
+// → B panels along T, a panel per TILE_COLUMNS columns
+static void pack_b_along_t(float *to, const float *from, size_t row, size_t T, size_t D) {
+  for (size_t i = 0; i < D; i += TILE_COLUMNS)
+    pack_panel(to + i * T, from + i, 1, row, at_most(TILE_COLUMNS, D - i), T, TILE_COLUMNS);
 }
 
-// (T,D) with rows of `row` floats → (D,Tp)
-static void gather_transposed(float *to, const float *from, size_t row, size_t T, size_t D, size_t Tp) {
-  for (size_t i = 0; i < D; i++)
-    for (size_t t = 0; t < Tp; t++) to[i * Tp + t] = t < T ? from[t * row + i] : 0;
+// Rows t0… of a square matrix = a (queries along D) · b (keys along D), columns 0 to the diagonal's tile.
+static void square_rows(float *square, size_t square_row, const float *a, const float *b, size_t t0, size_t D) {
+  for (size_t u = 0; u < t0 + TILE_ROWS; u += TILE_COLUMNS)
+    tile(FROM_ZERO, 0, D, a + t0 * D, TILE_ROWS, b + u * D, square + t0 * square_row + u, square_row);
 }
 
-// c (count) += a · b (count), count a multiple of 4
-INLINE void add_multiple(float *c, float a, const float *b, size_t count) {
-  for (size_t i = 0; i < count; i += 4) store4(c + i, madd4(splat4(a), load4(b + i), load4(c + i)));
+// Rows m… of C (rows of c_row floats, D columns) = a (K, TILE_ROWS) · B panels along K, of which each is
+// `length` long and is entered at `from`.
+static void output_rows(float *c, size_t c_row, size_t rows, size_t D, size_t K, const float *a, size_t a_step,
+                        const float *b, size_t length, size_t from) {
+  for (size_t i = 0; i < D; i += TILE_COLUMNS) {
+    const float *panel = b + i * length + from * TILE_COLUMNS;
+    if (rows < TILE_ROWS || i + TILE_COLUMNS > D)
+      edge_tile(FROM_ZERO, 0, K, a, a_step, panel, c + i, c_row, rows, D - i);
+    else
+      tile(FROM_ZERO, 0, K, a, a_step, panel, c + i, c_row);
+  }
 }
 
-static void clear(float *c, size_t count) {
-  for (size_t i = 0; i < count; i += 4) store4(c + i, splat4(0));
+// Lanes u… that are at most t.
+INLINE i4 up_to(size_t u, size_t t) {
+  return (i4){0, 1, 2, 3} <= (int32_t)(t - u);
 }
 
-// Row t of scores q·kᵀ·scale: columns 0…t are meant, the rest of the last vector is rubbish.
-static void score_row(const Scratch *s, size_t t, size_t D, float scale) {
-  size_t count = round_up(t + 1, 4);
-  float *p = s->p + t * s->Tp;
-  clear(p, count);
-  for (size_t i = 0; i < D; i++) add_multiple(p, s->q[t * s->Dp + i] * scale, s->kt + i * s->Tp, count);
-}
+// ------------------------------------------------------------------------------ forward
 
 static void forward_head(void *args, size_t chunk, size_t thread) {
   const Args *a = args;
-  size_t T = a->T, D = a->D, b = chunk / a->H, h = chunk % a->H, row = 3 * a->C;
+  size_t T = a->T, C = a->C, D = a->D, b = chunk / a->H, h = chunk % a->H;
   Scratch s = scratch_of(thread, T, D);
-  const float *qkv = a->qkv + b * T * row + h * D;
+  const float *q = a->qkv + b * T * 3 * C + h * D, *k = q + C, *v = k + C;
+  float *out = a->out + b * T * C + h * D;
   float scale = 1.0f / __builtin_sqrtf((float)D);
-  gather(s.q, qkv, row, T, D, s.Dp);
-  gather_transposed(s.kt, qkv + a->C, row, T, D, s.Tp);
-  gather(s.v, qkv + 2 * a->C, row, T, D, s.Dp);
-  for (size_t t = 0; t < T; t++) {
-    score_row(&s, t, D, scale);
-    float *p = s.p + t * s.Tp, lowest = -__builtin_inff();
-    f4 high = splat4(lowest);
-    for (size_t u = 0; u <= t; u += 4) high = max4(high, load_some(p + u, t + 1 - u, lowest));
-    float top = max_lanes(high);
-    f4 total = splat4(0);
-    for (size_t u = 0; u <= t; u += 4) {
-      f4 e = exp4(load4(p + u) - top);
-      for (size_t lane = 0; lane < 4; lane++)
-        if (u + lane > t) e[lane] = 0;
-      store4(p + u, e);
-      total += e;
+  pack_a(s.q_along_d, q, 3 * C, T, D);
+  pack_b_along_d(s.k_along_d, k, 3 * C, T, D);
+  pack_b_along_t(s.v_along_u, v, 3 * C, T, D);
+  for (size_t t0 = 0; t0 < T; t0 += TILE_ROWS) {
+    size_t rows = at_most(TILE_ROWS, T - t0);
+    square_rows(s.p, s.square_row, s.q_along_d, s.k_along_d, t0, D);
+    float sums[TILE_ROWS];
+    for (size_t r = 0; r < rows; r++) { // softmax without the division
+      size_t t = t0 + r, last = t / 4 * 4, u;
+      float *p = s.p + t * s.square_row;
+      const f4 lowest = splat4(-__builtin_inff());
+      f4 high = lowest;
+      for (u = 0; u < last; u += 4) high = max4(high, load4(p + u));
+      f4 end = select4(up_to(last, t), load4(p + last), lowest);
+      float top = max_lanes(max4(high, end)) * scale;
+      f4 sum = splat4(0);
+      for (u = 0; u < last; u += 4) {
+        f4 e = exp4(load4(p + u) * scale - top);
+        store4(p + u, e);
+        sum += e;
+      }
+      f4 e = select4(up_to(last, t), exp4(end * scale - top), splat4(0));
+      store4(p + last, e);
+      sums[r] = sum_lanes(sum + e);
+      a->lse[chunk * T + t] = top + (float)log_double(sums[r]);
     }
-    float sum = sum_lanes(total);
-    a->lse[chunk * T + t] = top + (float)log_double(sum);
-    float *o = s.o + t * s.Dp;
-    clear(o, s.Dp);
-    for (size_t u = 0; u <= t; u++) add_multiple(o, p[u], s.v + u * s.Dp, s.Dp);
-    for (size_t i = 0; i < s.Dp; i += 4) store4(o + i, load4(o + i) * (1.0f / sum));
+    // A row of the tile that ends earlier than the last is 0 from its end on.
+    size_t keys = at_most(t0 + TILE_ROWS, T);
+    pack_panel(s.rows, s.p + t0 * s.square_row, s.square_row, 1, rows, keys, TILE_ROWS);
+    output_rows(out + t0 * C, C, rows, D, keys, s.rows, TILE_ROWS, s.v_along_u, T, 0);
+    for (size_t r = 0; r < rows; r++) {
+      float *o = out + (t0 + r) * C, inverse = 1.0f / sums[r];
+      for (size_t i = 0; i < D; i += 4) store_some(o + i, D - i, load_some(o + i, D - i, 0) * inverse);
+    }
   }
-  scatter(a->out + b * T * a->C + h * D, s.o, a->C, T, D, s.Dp);
 }
 
 // out (B,T,C), lse (B,H,T), qkv (B,T,3C)
@@ -113,49 +142,57 @@ void attention_forward(float *out, float *lse, const float *qkv, size_t B, size_
   pool_run(forward_head, &args, B * H);
 }
 
-// dp = dout·vᵀ; ds = p·(dp − Σ dout·out); dq = ds·k, dk = dsᵀ·q, dv = pᵀ·dout.
+// ------------------------------------------------------------------------------ backward
+
+// dp = dout·vᵀ, ds = p·(dp − Σ dout·out)/sqrt(D); dq = ds·k, dk = dsᵀ·q, dv = pᵀ·dout. ds takes dp's place.
 static void backward_head(void *args, size_t chunk, size_t thread) {
   const Args *a = args;
-  size_t T = a->T, D = a->D, b = chunk / a->H, h = chunk % a->H, row = 3 * a->C;
+  size_t T = a->T, C = a->C, D = a->D, b = chunk / a->H, h = chunk % a->H;
   Scratch s = scratch_of(thread, T, D);
-  const float *qkv = a->qkv + b * T * row + h * D;
+  const float *q = a->qkv + b * T * 3 * C + h * D, *k = q + C, *v = k + C;
+  const float *out = a->out + b * T * C + h * D, *dout = a->dout + b * T * C + h * D;
+  float *dq = a->dqkv + b * T * 3 * C + h * D, *dk = dq + C, *dv = dk + C;
   float scale = 1.0f / __builtin_sqrtf((float)D);
-  gather(s.q, qkv, row, T, D, s.Dp);
-  gather(s.k, qkv + a->C, row, T, D, s.Dp);
-  gather_transposed(s.kt, qkv + a->C, row, T, D, s.Tp);
-  gather_transposed(s.vt, qkv + 2 * a->C, row, T, D, s.Tp);
-  gather(s.o, a->out + b * T * a->C + h * D, a->C, T, D, s.Dp);
-  gather(s.d_o, a->dout + b * T * a->C + h * D, a->C, T, D, s.Dp);
-  clear(s.dq, T * s.Dp);
-  clear(s.dk, T * s.Dp);
-  clear(s.dv, T * s.Dp);
-  for (size_t t = 0; t < T; t++) {
-    score_row(&s, t, D, scale);
-    size_t count = round_up(t + 1, 4);
-    float *p = s.p + t * s.Tp, *dp = s.dp + t * s.Tp;
-    const float *d_o = s.d_o + t * s.Dp, *o = s.o + t * s.Dp;
-    clear(dp, count);
-    for (size_t i = 0; i < D; i++) add_multiple(dp, d_o[i], s.vt + i * s.Tp, count);
-    f4 dot = splat4(0);
-    for (size_t i = 0; i < s.Dp; i += 4) dot = madd4(load4(d_o + i), load4(o + i), dot);
-    float shared = sum_lanes(dot), lse = a->lse[chunk * T + t];
-    for (size_t u = 0; u <= t; u += 4) {
-      f4 e = exp4(load4(p + u) - lse);
-      for (size_t lane = 0; lane < 4; lane++)
-        if (u + lane > t) e[lane] = 0;
-      store4(p + u, e);
-      store4(dp + u, e * (load4(dp + u) - shared) * scale);
+  pack_a(s.q_along_d, q, 3 * C, T, D);
+  pack_a(s.dout_along_d, dout, C, T, D);
+  pack_b_along_d(s.k_along_d, k, 3 * C, T, D);
+  pack_b_along_d(s.v_along_d, v, 3 * C, T, D);
+  pack_b_along_t(s.q_along_t, q, 3 * C, T, D);
+  pack_b_along_t(s.k_along_u, k, 3 * C, T, D);
+  pack_b_along_t(s.dout_along_t, dout, C, T, D);
+
+  for (size_t t0 = 0; t0 < T; t0 += TILE_ROWS) {
+    size_t rows = at_most(TILE_ROWS, T - t0);
+    square_rows(s.p, s.square_row, s.q_along_d, s.k_along_d, t0, D);
+    square_rows(s.dp, s.square_row, s.dout_along_d, s.v_along_d, t0, D);
+    for (size_t r = 0; r < rows; r++) {
+      size_t t = t0 + r, last = t / 4 * 4, u;
+      f4 dot = splat4(0);
+      for (size_t i = 0; i < D; i += 4)
+        dot = madd4(load_some(dout + t * C + i, D - i, 0), load_some(out + t * C + i, D - i, 0), dot);
+      float shared = sum_lanes(dot), lse = a->lse[chunk * T + t];
+      float *p = s.p + t * s.square_row, *dp = s.dp + t * s.square_row;
+      for (u = 0; u < last; u += 4) {
+        f4 e = exp4(load4(p + u) * scale - lse);
+        store4(p + u, e);
+        store4(dp + u, e * (load4(dp + u) - shared) * scale);
+      }
+      i4 mask = up_to(last, t);
+      f4 e = select4(mask, exp4(load4(p + last) * scale - lse), splat4(0));
+      store4(p + last, e);
+      store4(dp + last, select4(mask, e * (load4(dp + last) - shared) * scale, splat4(0)));
     }
-    for (size_t u = 0; u <= t; u++) {
-      add_multiple(s.dq + t * s.Dp, dp[u], s.k + u * s.Dp, s.Dp);
-      add_multiple(s.dk + u * s.Dp, dp[u], s.q + t * s.Dp, s.Dp);
-      add_multiple(s.dv + u * s.Dp, p[u], d_o, s.Dp);
-    }
+    size_t keys = at_most(t0 + TILE_ROWS, T);
+    pack_panel(s.rows, s.dp + t0 * s.square_row, s.square_row, 1, rows, keys, TILE_ROWS);
+    output_rows(dq + t0 * 3 * C, 3 * C, rows, D, keys, s.rows, TILE_ROWS, s.k_along_u, T, 0);
   }
-  float *dqkv = a->dqkv + b * T * row + h * D;
-  scatter(dqkv, s.dq, row, T, D, s.Dp);
-  scatter(dqkv + a->C, s.dk, row, T, D, s.Dp);
-  scatter(dqkv + 2 * a->C, s.dv, row, T, D, s.Dp);
+
+  // A key is seen by the queries from it on; a column of p or ds steps from row to row.
+  for (size_t u0 = 0; u0 < T; u0 += TILE_ROWS) {
+    size_t rows = at_most(TILE_ROWS, T - u0), at = u0 * s.square_row + u0;
+    output_rows(dk + u0 * 3 * C, 3 * C, rows, D, T - u0, s.dp + at, s.square_row, s.q_along_t, T, u0);
+    output_rows(dv + u0 * 3 * C, 3 * C, rows, D, T - u0, s.p + at, s.square_row, s.dout_along_t, T, u0);
+  }
 }
 
 // dqkv, qkv (B,T,3C); dout, out (B,T,C); lse (B,H,T)

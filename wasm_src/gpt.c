@@ -131,12 +131,16 @@ EXPORT(gpt_plan) double gpt_plan(size_t base, size_t slots, double flat_size, si
   gpt.dqkv = floats(N * 3 * C), gpt.dgelu = floats(N * F);
 
 
-  // (K,N) of every product's B: forward, dA, dB
-  const uint64_t shapes[][2] = {{C, 3 * C}, {C, C}, {C, F}, {F, C}, {C, V}, {3 * C, C}, {V, C},
-                                {N, 3 * C}, {N, C}, {N, F}};
+  // Every product of the step is one of these or its dA or dB.
+  const uint64_t layers[][2] = {{C, 3 * C}, {C, C}, {C, F}, {F, C}, {C, V}}; // (I,O) of y (N,O) = x (N,I) · w
   uint64_t packed = 0;
-  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-    packed = largest(packed, matmul_packed_floats(shapes[i][1], shapes[i][0]));
+  for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+    uint64_t I = layers[i][0], O = layers[i][1];
+    packed = largest(packed, matmul_packed_floats(N, O, I)); // forward
+    packed = largest(packed, matmul_packed_floats(N, I, O)); // dA
+    packed = largest(packed, matmul_packed_floats(I, O, N)); // dB
+    packed = largest(packed, matmul_packed_floats(O, I, N)); // dB of the head
+  }
   work.packed = floats(packed);
   work.thread_floats = (size_t)round_up64(largest(matmul_thread_floats(), attention_thread_floats(T, C / H)), 64);
   work.thread_scratch = floats(threads * (uint64_t)work.thread_floats);

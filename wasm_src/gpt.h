@@ -79,7 +79,7 @@ typedef struct {
 
 typedef struct {
   Kernel forward, da, db; // which kernel makes x·w, dy·wᵀ, xᵀ·dy
-  float *packed;          // B in panels, shared
+  float *packed;          // an operand in panels, shared
   float *thread_scratch;  // one piece per thread
   size_t thread_floats;   // its length
   float *partial;         // rows of partial sums, one per chunk
@@ -88,7 +88,7 @@ typedef struct {
 extern Workspace work;
 
 void matmul(Kernel kernel, const Product *product);
-uint64_t matmul_packed_floats(uint64_t N, uint64_t K);
+uint64_t matmul_packed_floats(uint64_t M, uint64_t N, uint64_t K);
 uint64_t matmul_thread_floats(void);
 void matmul_forward(float *y, const float *x, const float *w, const float *b, const float *add,
                     size_t N, size_t I, size_t O);

@@ -5,7 +5,7 @@
 // blocks, chunks and packing only choose which chains run side by side, so all kernels of a module give
 // the same bits; `naive` is the oracle.
 
-#include "gpt.h"
+#include "tile.h"
 
 // ------------------------------------------------------------------------------ naive
 
@@ -55,150 +55,104 @@ static void naive_chunk(void *args, size_t chunk, size_t thread) {
 
 // ------------------------------------------------------------------------------ blocked
 
-#ifdef __wasm_simd128__
-#define TILE_ROWS 4
-#define TILE_VECTORS 2
-#else
-#define TILE_ROWS 2
-#define TILE_VECTORS 1
-#endif
-#define TILE_COLUMNS (4 * TILE_VECTORS)
-#define BLOCK_ROWS 32 // rows of A packed at once by a thread
-#define BLOCK_K 256   // their depth: 32 KiB, and a panel of B of 8 KiB beside it
-#define PACK_K 64     // rows of B in a packing chunk
+// One operand, the smaller, is packed into panels by all threads first (`shared`). Then each chunk takes
+// a strip of the other, packs it piece by piece into its thread's scratch, where it stays in the nearest
+// cache, and multiplies it with all of the shared one. So everything is packed exactly once.
+//
+// Panels of A are (K, TILE_ROWS), of B (K, TILE_COLUMNS); the last of each is padded with zeros.
 
-#define UNROLLED _Pragma("clang loop unroll(full)")
-
-// C tile += a (K, TILE_ROWS) · b (K, TILE_COLUMNS), both packed; `c` has rows of c_row floats.
-INLINE void tile(size_t K, const float *a, const float *b, float *c, size_t c_row) {
-  f4 sum[TILE_ROWS][TILE_VECTORS];
-  UNROLLED for (int r = 0; r < TILE_ROWS; r++)
-    UNROLLED for (int v = 0; v < TILE_VECTORS; v++) sum[r][v] = load4(c + (size_t)r * c_row + 4 * v);
-  for (size_t k = 0; k < K; k++, a += TILE_ROWS, b += TILE_COLUMNS) {
-    f4 right[TILE_VECTORS];
-    UNROLLED for (int v = 0; v < TILE_VECTORS; v++) right[v] = load4(b + 4 * v);
-    UNROLLED for (int r = 0; r < TILE_ROWS; r++) {
-      f4 left = splat4(a[r]);
-      UNROLLED for (int v = 0; v < TILE_VECTORS; v++) sum[r][v] = madd4(left, right[v], sum[r][v]);
-    }
-  }
-  UNROLLED for (int r = 0; r < TILE_ROWS; r++)
-    UNROLLED for (int v = 0; v < TILE_VECTORS; v++) store4(c + (size_t)r * c_row + 4 * v, sum[r][v]);
-}
-
-// Four vectors as rows of a 4×4 matrix → its columns.
-INLINE void transpose4(f4 r[4]) {
-  f4 a = __builtin_shufflevector(r[0], r[1], 0, 4, 1, 5), b = __builtin_shufflevector(r[2], r[3], 0, 4, 1, 5);
-  f4 c = __builtin_shufflevector(r[0], r[1], 2, 6, 3, 7), d = __builtin_shufflevector(r[2], r[3], 2, 6, 3, 7);
-  r[0] = __builtin_shufflevector(a, b, 0, 1, 4, 5);
-  r[1] = __builtin_shufflevector(a, b, 2, 3, 6, 7);
-  r[2] = __builtin_shufflevector(c, d, 0, 1, 4, 5);
-  r[3] = __builtin_shufflevector(c, d, 2, 3, 6, 7);
-}
-
-// Packs one panel: `width` lines of `depth` floats → (depth, full); lines beyond `width` are zeros.
-// Line i, element k is src[i·line + k·step]; one of the two strides is 1.
-INLINE void pack_panel(float *to, const float *src, size_t line, size_t step, size_t width, size_t depth,
-                       const size_t full) {
-  if (width < full) {
-    for (size_t k = 0; k < depth; k++)
-      for (size_t i = 0; i < full; i++) to[k * full + i] = i < width ? src[i * line + k * step] : 0;
-  } else if (line == 1 && full % 4 == 0) {
-    for (size_t k = 0; k < depth; k++)
-      UNROLLED for (size_t i = 0; i < full; i += 4) store4(to + k * full + i, load4(src + k * step + i));
-  } else if (step == 1 && full % 4 == 0) {
-    size_t k = 0;
-    for (; k + 4 <= depth; k += 4)
-      UNROLLED for (size_t i = 0; i < full; i += 4) {
-        f4 r[4];
-        for (size_t j = 0; j < 4; j++) r[j] = load4(src + (i + j) * line + k);
-        transpose4(r);
-        for (size_t j = 0; j < 4; j++) store4(to + (k + j) * full + i, r[j]);
-      }
-    for (; k < depth; k++)
-      for (size_t i = 0; i < full; i++) to[k * full + i] = src[i * line + k];
-  } else {
-    for (size_t k = 0; k < depth; k++)
-      UNROLLED for (size_t i = 0; i < full; i++) to[k * full + i] = src[i * line + k * step];
-  }
-}
+#define STRIP 32  // most lines of a chunk's strip
+#define STRIPS 24 // a product is cut into about this many chunks if it is too small for more
+#define DEPTH 256 // of a strip's piece: 32 KiB, and beside it a shared panel's piece of 8 KiB
+#define PACK_DEPTH 64 // of a packing chunk
 
 typedef struct {
   const Product *p;
-  float *packed;                // B: panels of (K, TILE_COLUMNS)
-  size_t block_columns, across; // columns of a chunk of C, chunks in a row of chunks
+  int shared_a;
+  size_t strip; // lines of a chunk
 } Blocked;
 
-static void pack_chunk(void *args, size_t chunk, size_t thread) {
-  const Blocked *a = args;
-  const Product *p = a->p;
-  (void)thread;
-  size_t k = chunk * PACK_K, depth = at_most(PACK_K, p->K - k);
-  for (size_t n = 0; n < p->N; n += TILE_COLUMNS)
-    pack_panel(a->packed + n * p->K + k * TILE_COLUMNS, p->b + n * p->b_col + k * p->b_row, p->b_col,
-               p->b_row, at_most(TILE_COLUMNS, p->N - n), depth, TILE_COLUMNS);
+INLINE void pack_a(float *to, const Product *p, size_t m, size_t m_end, size_t k, size_t depth) {
+  pack_panel(to, p->a + m * p->a_row + k * p->a_col, p->a_row, p->a_col, at_most(TILE_ROWS, m_end - m), depth,
+             TILE_ROWS);
 }
 
-// A tile at the edge of C goes through a full one.
-static void edge_tile(size_t K, const float *a, const float *b, float *c, size_t c_row, size_t rows,
-                      size_t columns) {
-  float full[TILE_ROWS * TILE_COLUMNS] = {0};
-  for (size_t r = 0; r < rows; r++)
-    for (size_t n = 0; n < columns; n++) full[r * TILE_COLUMNS + n] = c[r * c_row + n];
-  tile(K, a, b, full, TILE_COLUMNS);
-  for (size_t r = 0; r < rows; r++)
-    for (size_t n = 0; n < columns; n++) c[r * c_row + n] = full[r * TILE_COLUMNS + n];
+INLINE void pack_b(float *to, const Product *p, size_t n, size_t n_end, size_t k, size_t depth) {
+  pack_panel(to, p->b + n * p->b_col + k * p->b_row, p->b_col, p->b_row, at_most(TILE_COLUMNS, n_end - n), depth,
+             TILE_COLUMNS);
 }
 
-// One block of C: BLOCK_ROWS × block_columns.
-static void blocked_chunk(void *args, size_t chunk, size_t thread) {
+static void pack_shared(void *args, size_t chunk, size_t thread) {
   const Blocked *blocked = args;
   const Product *p = blocked->p;
-  float *left = work.thread_scratch + thread * work.thread_floats;
-  size_t m0 = chunk / blocked->across * BLOCK_ROWS, m1 = at_most(m0 + BLOCK_ROWS, p->M);
-  size_t n0 = chunk % blocked->across * blocked->block_columns;
-  size_t n1 = at_most(n0 + blocked->block_columns, p->N);
-  for (size_t m = m0; m < m1; m++)
-    for (size_t n = n0; n < n1; n += 4)
-      store_some(p->c + m * p->N + n, n1 - n, p->bias ? load_some(p->bias + n, n1 - n, 0) : splat4(0));
-  for (size_t k = 0; k < p->K; k += BLOCK_K) {
-    size_t depth = at_most(BLOCK_K, p->K - k);
-    for (size_t m = m0; m < m1; m += TILE_ROWS)
-      pack_panel(left + (m - m0) * depth, p->a + m * p->a_row + k * p->a_col, p->a_row, p->a_col,
-                 at_most(TILE_ROWS, m1 - m), depth, TILE_ROWS);
-    for (size_t n = n0; n < n1; n += TILE_COLUMNS) {
-      const float *right = blocked->packed + n * p->K + k * TILE_COLUMNS;
-      for (size_t m = m0; m < m1; m += TILE_ROWS) {
-        float *c = p->c + m * p->N + n;
-        if (m + TILE_ROWS <= m1 && n + TILE_COLUMNS <= n1)
-          tile(depth, left + (m - m0) * depth, right, c, p->N);
-        else
-          edge_tile(depth, left + (m - m0) * depth, right, c, p->N, at_most(TILE_ROWS, m1 - m),
-                    at_most(TILE_COLUMNS, n1 - n));
-      }
+  (void)thread;
+  size_t k = chunk * PACK_DEPTH, depth = at_most(PACK_DEPTH, p->K - k);
+  if (blocked->shared_a)
+    for (size_t m = 0; m < p->M; m += TILE_ROWS)
+      pack_a(work.packed + m * p->K + k * TILE_ROWS, p, m, p->M, k, depth);
+  else
+    for (size_t n = 0; n < p->N; n += TILE_COLUMNS)
+      pack_b(work.packed + n * p->K + k * TILE_COLUMNS, p, n, p->N, k, depth);
+}
+
+// Rows m0…m1 and columns n0…n1 of C, k from k to k+depth. a and b are the panels of that range; the
+// panels of each lie a_panel and b_panel floats apart.
+static void multiply(const Product *p, size_t m0, size_t m1, size_t n0, size_t n1, size_t k, size_t depth,
+                     const float *a, size_t a_panel, const float *b, size_t b_panel) {
+  Start start = k ? FROM_C : p->bias ? FROM_ROW : FROM_ZERO;
+  for (size_t n = n0; n < n1; n += TILE_COLUMNS, b += b_panel) {
+    const float *left = a, *row = p->bias ? p->bias + n : 0;
+    for (size_t m = m0; m < m1; m += TILE_ROWS, left += a_panel) {
+      float *c = p->c + m * p->N + n;
+      if (m + TILE_ROWS > m1 || n + TILE_COLUMNS > n1)
+        edge_tile(start, row, depth, left, TILE_ROWS, b, c, p->N, m1 - m, n1 - n);
+      else
+        tile(start, row, depth, left, TILE_ROWS, b, c, p->N);
     }
   }
-  if (p->add)
-    for (size_t m = m0; m < m1; m++)
-      for (size_t n = n0; n < n1; n += 4) {
-        float *c = p->c + m * p->N + n;
-        store_some(c, n1 - n, load_some(c, n1 - n, 0) + load_some(p->add + m * p->N + n, n1 - n, 0));
-      }
 }
 
-// Enough chunks for many threads, fixed by the shape.
+static void multiply_strip(void *args, size_t chunk, size_t thread) {
+  const Blocked *blocked = args;
+  const Product *p = blocked->p;
+  float *own = work.thread_scratch + thread * work.thread_floats;
+  size_t from = chunk * blocked->strip, to = at_most(from + blocked->strip, blocked->shared_a ? p->N : p->M);
+  for (size_t k = 0; k < p->K; k += DEPTH) {
+    size_t depth = at_most(DEPTH, p->K - k);
+    if (blocked->shared_a) {
+      for (size_t n = from; n < to; n += TILE_COLUMNS) pack_b(own + (n - from) * depth, p, n, to, k, depth);
+      multiply(p, 0, p->M, from, to, k, depth, work.packed + k * TILE_ROWS, p->K * TILE_ROWS, own,
+               depth * TILE_COLUMNS);
+    } else {
+      for (size_t m = from; m < to; m += TILE_ROWS) pack_a(own + (m - from) * depth, p, m, to, k, depth);
+      multiply(p, from, to, 0, p->N, k, depth, own, depth * TILE_ROWS, work.packed + k * TILE_COLUMNS,
+               p->K * TILE_COLUMNS);
+    }
+  }
+  if (!p->add) return;
+  size_t m0 = blocked->shared_a ? 0 : from, m1 = blocked->shared_a ? p->M : to;
+  size_t n0 = blocked->shared_a ? from : 0, n1 = blocked->shared_a ? to : p->N;
+  for (size_t m = m0; m < m1; m++)
+    for (size_t n = n0; n < n1; n += 4) {
+      float *c = p->c + m * p->N + n;
+      store_some(c, n1 - n, load_some(c, n1 - n, 0) + load_some(p->add + m * p->N + n, n1 - n, 0));
+    }
+}
+
 static void matmul_blocked(const Product *p) {
-  size_t down = chunks_of(p->M, BLOCK_ROWS), across = at_most(chunks_of(32, down), chunks_of(p->N, 32));
-  Blocked args = {.p = p, .packed = work.packed};
-  args.block_columns = round_up(chunks_of(p->N, across), TILE_COLUMNS);
-  args.across = chunks_of(p->N, args.block_columns);
-  pool_run(pack_chunk, &args, chunks_of(p->K, PACK_K));
-  pool_run(blocked_chunk, &args, down * args.across);
+  Blocked args = {.p = p, .shared_a = p->M < p->N};
+  size_t lines = args.shared_a ? p->N : p->M;
+  args.strip = at_most(STRIP, round_up(chunks_of(lines, STRIPS), args.shared_a ? TILE_COLUMNS : TILE_ROWS));
+  pool_run(pack_shared, &args, chunks_of(p->K, PACK_DEPTH));
+  pool_run(multiply_strip, &args, chunks_of(lines, args.strip));
 }
 
-uint64_t matmul_packed_floats(uint64_t N, uint64_t K) { return round_up64(N, TILE_COLUMNS) * K; }
+// The shared operand is the smaller one.
+uint64_t matmul_packed_floats(uint64_t M, uint64_t N, uint64_t K) {
+  return (M < N ? round_up64(M, TILE_ROWS) : round_up64(N, TILE_COLUMNS)) * K;
+}
 
-uint64_t matmul_thread_floats(void) { return BLOCK_ROWS * BLOCK_K; }
+uint64_t matmul_thread_floats(void) { return STRIP * DEPTH; }
 
 void matmul(Kernel kernel, const Product *p) {
   if (kernel == BLOCKED)
