@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from driver.browser import BrowserChoice, BrowserSession, find, find_browser, setup_browser
-from driver.errors import BrowserMissing, UsageError
+from driver.errors import BrowserMissing, Unsupported, UsageError
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -241,8 +241,19 @@ async def test_a_killed_browser_leaves_nothing(choice: BrowserChoice) -> None:
 async def test_an_executable_that_is_no_browser(tmp_path: Path, named: bool) -> None:
     path = executable(tmp_path / "browser", "echo not me >&2; exit 1")
     wrong = BrowserChoice(path=str(path), source="--browser", named=named)
-    with pytest.raises(UsageError if named else BrowserMissing, match="did not start"):
+    with pytest.raises(UsageError if named else BrowserMissing, match="did not start: not me"):
         await BrowserSession(wrong).__aenter__()
+
+
+async def test_headed_without_a_display(
+    choice: BrowserChoice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if sys.platform != "linux":
+        pytest.skip("only Linux has displays by name")
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    with pytest.raises(Unsupported, match="leave out --headed"):
+        await BrowserSession(choice, headed=True).__aenter__()
 
 
 SCRIPT = """

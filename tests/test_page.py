@@ -302,6 +302,7 @@ async def test_a_crash_keeps_what_was_measured(session: BrowserSession, server: 
     outcome = await run(session, server, make(server, OPEN, train(2), train(2), crash_at=3))
     assert outcome.failure is not None and outcome.result is not None
     assert "programmed crash at step 3" in outcome.failure.message
+    assert server.base_url not in outcome.failure.message
     assert outcome.failure.op == "train"
     assert [op.op for op in outcome.result.ops] == ["open", "train"]
 
@@ -453,6 +454,8 @@ _SHORT = "async (tokens, steps) => ({ losses: [1], grad_norms: [1] })"
         ({"train": _LOSES}, "internal", "lost promise"),
         ({"train": _SHORT}, "internal", "1 losses and 1 norms of 2 steps"),
         ({"train": "() => { throw 'a string' }"}, "internal", "a string"),
+        ({"train": "() => new Float32Array(2 ** 52)"}, "internal", "Invalid typed array length"),
+        ({"train": "() => new ArrayBuffer(2 ** 40)"}, "out-of-memory", "allocation failed"),
         ({"train": "() => { throw new ArmError('typo', 'x') }"}, "internal", "x"),
         ({"memory": "() => { throw new Error('no memory()') }"}, "internal", "no memory()"),
         ({"close": "() => { throw new Error('stuck open') }"}, "internal", "stuck open"),
@@ -473,7 +476,7 @@ async def test_broken_arms(
     program = (OPEN, train(2), Op(op="readback", count=1))
     outcome = await run_with(session, tmp_path, files, *program, arm="bad")
     assert outcome.status == "failed" and outcome.failure is not None
-    assert outcome.failure.kind == kind
+    assert outcome.failure.kind == kind, outcome.failure
     assert words in outcome.failure.message
 
 

@@ -4,6 +4,7 @@
 // errors, device loss, rejected promises. All end in fail(); the first one is the reason, and whoever
 // waits for the device (guard) is rejected with it at once, so that nothing hangs and nothing goes on.
 
+import { adapter_facts } from "./adapter.js";
 import { ArmError } from "./errors.js";
 
 const SCOPES = ["internal", "out-of-memory", "validation"];
@@ -23,7 +24,7 @@ export async function open_device(needs) {
       "requestAdapter found no WebGPU adapter; check the GPU's driver and chrome://gpu, or use arms without a GPU",
     );
   }
-  const facts = describe(adapter);
+  const facts = adapter_facts(adapter);
   refuse_beyond(adapter.limits, needs);
   let device;
   try {
@@ -145,24 +146,6 @@ function refuse_beyond(limits, needs) {
       throw new ArmError("unsupported", `${why} needs ${name} = ${value}; this adapter allows ${limits[name]}. Choose a smaller preset`);
     }
   }
-}
-
-// The same keys as probe.js gives for WebGPU.
-function describe(adapter) {
-  const { info, limits } = adapter;
-  const names = Object.getOwnPropertyNames(Object.getPrototypeOf(limits));
-  return {
-    available: true,
-    vendor: info.vendor,
-    architecture: info.architecture,
-    device: info.device,
-    description: info.description,
-    is_fallback: info.isFallbackAdapter ?? adapter.isFallbackAdapter ?? null,
-    subgroup_min_size: info.subgroupMinSize ?? null,
-    subgroup_max_size: info.subgroupMaxSize ?? null,
-    features: [...adapter.features].sort(),
-    limits: Object.fromEntries(names.filter((name) => typeof limits[name] === "number").map((name) => [name, limits[name]])),
-  };
 }
 
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));

@@ -13,14 +13,17 @@ export class ArmError extends Error {
   }
 }
 
+const HERE = new URL(".", self.location.href).href; // holds port and token, which differ on every run
+const NO_MEMORY = /allocat|out of memory/i;
+
 // Any thrown value → {kind, message}, a PageFailure without its `op`.
 export function describe(error) {
   if (error instanceof ArmError) {
     const kind = KINDS.includes(error.kind) ? error.kind : "internal";
     return { kind, message: error.message };
   }
-  if (error instanceof Error) {
-    return { kind: "internal", message: error.stack?.includes(error.message) ? error.stack : `${error}` };
-  }
-  return { kind: "internal", message: String(error) };
+  if (!(error instanceof Error)) return { kind: "internal", message: String(error).replaceAll(HERE, "") };
+  const words = error.stack?.includes(error.message) ? error.stack : `${error}`;
+  const kind = error instanceof RangeError && NO_MEMORY.test(error.message) ? "out-of-memory" : "internal";
+  return { kind, message: words.replaceAll(HERE, "") };
 }

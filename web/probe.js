@@ -1,5 +1,7 @@
 // Facts about the page and the machine, from inside a worker, where the arms run.
 
+import { adapter_facts } from "./adapter.js";
+
 // ------------------------------------------------------------------------------ the clock
 
 // The smallest step that performance.now() is seen to take, in ms; null when it stands still for 50 ms.
@@ -77,25 +79,7 @@ async function webgpu() {
     return { available: false, reason: `requestAdapter failed: ${error.message}` };
   }
   if (!adapter) return { available: false, reason: "requestAdapter found no adapter" };
-  const { info } = adapter;
-  return {
-    available: true,
-    vendor: info.vendor,
-    architecture: info.architecture,
-    device: info.device,
-    description: info.description,
-    // Older browsers have the flag on the adapter.
-    is_fallback: info.isFallbackAdapter ?? adapter.isFallbackAdapter ?? null,
-    subgroup_min_size: info.subgroupMinSize ?? null,
-    subgroup_max_size: info.subgroupMaxSize ?? null,
-    features: [...adapter.features].sort(),
-    limits: numbers(adapter.limits),
-  };
-}
-
-function numbers(limits) {
-  const names = Object.getOwnPropertyNames(Object.getPrototypeOf(limits));
-  return Object.fromEntries(names.filter((name) => typeof limits[name] === "number").map((name) => [name, limits[name]]));
+  return adapter_facts(adapter);
 }
 
 function webgl_renderer() {

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 import sys
 from collections.abc import AsyncIterator, Coroutine
@@ -26,7 +27,7 @@ from playwright.async_api import (
 from playwright.async_api import Page as PlaywrightPage
 
 from driver.browser.find import BrowserChoice
-from driver.errors import BrowserMissing, DriverError, SlotError, UsageError
+from driver.errors import BrowserMissing, DriverError, SlotError, Unsupported, UsageError
 from driver.records import PageEvent, Record
 
 _FLAGS = (
@@ -68,6 +69,7 @@ class BrowserSession:
     Raises:
         BrowserMissing: on entry, when the browser does not start.
         UsageError: likewise, when the person named it.
+        Unsupported: on entry, when it is to be headed and there is no display.
     """
 
     def __init__(self, choice: BrowserChoice, headed: bool = False) -> None:
@@ -118,6 +120,11 @@ class BrowserSession:
             await page.close()
 
     async def _start(self) -> None:
+        if self._headed and sys.platform == "linux" and not _has_display():
+            raise Unsupported(
+                "a headed browser needs a display, and neither DISPLAY nor WAYLAND_DISPLAY is set; "
+                "leave out --headed, or run under xvfb-run"
+            )
         as_root = hasattr(os, "geteuid") and os.geteuid() == 0
         self._playwright = await async_playwright().start()
         try:
@@ -269,10 +276,17 @@ def _digest(path: Path) -> str | None:
 
 
 def _did_not_start(choice: BrowserChoice, message: str) -> DriverError:
-    reason = f"the browser {choice.path} ({choice.source}) did not start: {_first_line(message)}"
+    # What the process itself said is in the log that follows Playwright's own first line.
+    said = dict.fromkeys(re.findall(r"\[err\] (.*\S)", message))
+    reason = " | ".join([*said][-3:])[:600] or _first_line(message)
+    words = f"the browser {choice.path} ({choice.source}) did not start: {reason}"
     if choice.named:
-        return UsageError(f"{reason}\nIs it a Chromium, Chrome or Edge of this system?")
-    return BrowserMissing(f"{reason}\nInstall one with: driver setup, or name one: --browser PATH")
+        return UsageError(f"{words}\nIs it a Chromium, Chrome or Edge for this system?")
+    return BrowserMissing(f"{words}\nInstall one with: driver setup, or name one: --browser PATH")
+
+
+def _has_display() -> bool:
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 def _first_line(message: str) -> str:
