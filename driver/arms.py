@@ -139,7 +139,7 @@ def parse_arm(text: str) -> ArmSpec:
     name, colon, rest = text.strip().partition(":")
     if name not in OPTIONS:
         near = difflib.get_close_matches(name, OPTIONS, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = f"; did you mean {near[0]}?" if near else "."
         raise ArmError(f"unknown arm {name!r}{hint} Known arms: {', '.join(OPTIONS)}")
     table = OPTIONS[name]
     options = {key: option.default for key, option in table.items()}
@@ -160,7 +160,7 @@ def parse_arm(text: str) -> ArmSpec:
             continue
         if key not in table:
             near = difflib.get_close_matches(key, table, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            hint = f"; did you mean {near[0]}?" if near else "."
             raise ArmError(
                 f"arm {name}: unknown option {key!r}{hint} It has: {', '.join(table) or 'none'}"
             )
@@ -170,10 +170,11 @@ def parse_arm(text: str) -> ArmSpec:
 
 def parse_arms(text: str) -> tuple[ArmSpec, ArmSpec]:
     """Exactly two arms, A,B; the same arm twice is an A/A run. Raises ArmError."""
-    parts = [part for part in text.split(",") if part.strip()]
-    if len(parts) != 2:
+    parts = text.split(",")
+    if len(parts) != 2 or not all(part.strip() for part in parts):
+        found = len(parts) if all(part.strip() for part in parts) else "an empty one"
         raise ArmError(
-            f"--arms {text!r}: expected two arms A,B, found {len(parts)}; "
+            f"--arms {text!r}: expected two arms A,B, found {found}; "
             "the same arm twice is an A/A run"
         )
     first, second = (parse_arm(part) for part in parts)

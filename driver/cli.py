@@ -15,7 +15,7 @@ from driver import __version__, build, corpus, doctor, presets, report, store
 from driver import replay as replays
 from driver.arms import MEANINGS, OPTIONS, parse_arm, parse_arms
 from driver.browser import BrowserChoice, find_browser, setup_browser
-from driver.errors import DriverError, Interrupted, Unsupported, UsageError
+from driver.errors import DriverError, Interrupted, UsageError
 from driver.plan import Purpose, evaluator
 from driver.presets import parse_duration
 from driver.progress import Reporter
@@ -147,7 +147,7 @@ def replay(
     """
     spec, limit_s = parse_arm(arm), parse_duration(timeout)
     if spec.name == "null":
-        raise Unsupported("arm null does not train, so it has nothing to replay")
+        raise UsageError("arm null does not train, so it has nothing to replay")
     problem = replays.open_case(case, steps)
     if not out.parent.is_dir():
         raise UsageError(f"--out {out}: the folder {out.parent} does not exist")
@@ -288,7 +288,7 @@ def doctor_command(browser: BrowserOption = None, as_json: JsonOption = False) -
     if as_json:
         print(found.model_dump_json(indent=1))
     else:
-        print(doctor.text(found, *_terminal()))
+        print(report.machine_checks(found, *_terminal()))
     missing = any(check.status == "missing" for check in found.checks)
     raise typer.Exit(3 if missing else 0)
 

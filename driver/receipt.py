@@ -47,14 +47,18 @@ def assemble(
     slots: Sequence[Slot],
 ) -> dict[str, Any]:
     """The receipt as JSON data, digest included."""
-    comparison, gates, verdict = derive(plan, environment, reference, parity, slots)
+    # Derived from what will be read back: a reason that quotes a value must quote that one.
+    environment, reference = _portable(environment), _portable(reference)
+    a, b = (_portable(side) for side in parity)
+    slots = tuple(_portable(slot) for slot in slots)
+    comparison, gates, verdict = derive(plan, environment, reference, (a, b), slots)
     receipt = Receipt(
         plan=plan,
-        subject=subject,
+        subject=_portable(subject),
         environment=environment,
         reference=reference,
-        parity=parity,
-        slots=tuple(slots),
+        parity=(a, b),
+        slots=slots,
         comparison=comparison,
         gates=gates,
         verdict=verdict,
@@ -137,7 +141,8 @@ def _headline(plan: Plan, environment: Environment, comparison: Comparison, stat
 def seal(data: dict[str, Any]) -> dict[str, Any]:
     """JSON data with numbers that are not finite moved to `nonfinite`, and the digest set."""
     found: list[dict[str, str]] = []
-    clean: dict[str, Any] = _without_nonfinite({**data, "nonfinite": [], "digest": ""}, "", found)
+    whole = _plain({**data, "nonfinite": [], "digest": ""})
+    clean: dict[str, Any] = _without_nonfinite(whole, "", found)
     clean["nonfinite"] = found
     clean["digest"] = digest(clean)
     return clean
@@ -177,8 +182,23 @@ def _without_nonfinite(value: Any, path: str, found: list[dict[str, str]]) -> An
         kind = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
         found.append({"path": path, "kind": kind})
         return None
+    return value
+
+
+def _portable(record: R) -> R:
+    """The record without what RFC 8785 refuses: integers above 2^53 and lone surrogates."""
+    return type(record).model_validate(_plain(record.model_dump(mode="python")))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {_plain(str(key)): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 2**53:
         return str(value)
+    if isinstance(value, str):  # a page may log half of a pair
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return value
 
 
@@ -193,23 +213,35 @@ def restored(data: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(entries, list):
         raise ReceiptError("nonfinite is not a list")
     for entry in entries:
-        if not isinstance(entry, dict) or entry.get("kind") not in _KINDS:
-            raise ReceiptError(f"nonfinite: {entry!r:.100} is not an entry of path and kind")
-        path = entry.get("path")
-        if not isinstance(path, str) or not path.startswith("/"):
-            raise ReceiptError(f"nonfinite: {path!r:.100} is not a JSON pointer")
+        path, kind = (entry.get(key) for key in ("path", "kind")) if isinstance(entry, dict) else (
+            None,
+            None,
+        )
+        if not isinstance(path, str) or not path.startswith("/") or str(kind) not in _KINDS:
+            raise ReceiptError(f"nonfinite: {entry!r:.100} is not an entry of JSON pointer and kind")
         keys = [part.replace("~1", "/").replace("~0", "~") for part in path[1:].split("/")]
         target: Any = copy
         try:
             for key in keys[:-1]:
-                target = target[int(key)] if isinstance(target, list) else target[key]
-            last: Any = int(keys[-1]) if isinstance(target, list) else keys[-1]
-            if target[last] is not None:
-                raise ReceiptError(f"nonfinite: {path} holds {target[last]!r:.50}, expected null")
-            target[last] = _KINDS[entry["kind"]]
+                target = target[_key(target, key)]
+            last = _key(target, keys[-1])
+            held = target[last]
+            if held is None:
+                target[last] = _KINDS[str(kind)]
         except (KeyError, IndexError, ValueError, TypeError) as error:
             raise ReceiptError(f"nonfinite: {path!r:.100} leads nowhere") from error
+        if held is not None:
+            raise ReceiptError(f"nonfinite: {path!r:.100} holds {held!r:.50}, expected null")
     return copy
+
+
+def _key(target: Any, key: str) -> Any:
+    """The index or name of a JSON pointer's part; an array's index is digits alone (RFC 6901)."""
+    if not isinstance(target, list):
+        return key
+    if not (key.isascii() and key.isdigit()):
+        raise ValueError(key)
+    return int(key)
 
 
 def _copied(value: Any) -> Any:

@@ -7,10 +7,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from driver.doctor import DoctorReport
 from driver.records import ArmSummary, Estimate, Gate, Receipt, Slot
 
 _MARK = {"pass": "pass", "fail": "FAIL", "unknown": "unknown", "not-applicable": "n/a"}
 _STYLE = {"pass": "green", "fail": "bold red", "unknown": "yellow", "not-applicable": "dim"}
+_CHECK_STYLE = {"ok": "green", "missing": "bold red", "warning": "yellow", "unknown": "yellow"}
 _VERDICT_STYLE = {"qualified": "bold green", "unqualified": "bold yellow", "failed": "bold red"}
 
 
@@ -65,6 +67,20 @@ def curve_over_presets(rows: Sequence[tuple[str, int, Receipt | None]]) -> str:
             name, f"{parameters:,}", _number(a.median_step_ms), _number(b.median_step_ms),
             _number(estimate.ratio), _interval(estimate), receipt.verdict.status,
         )  # fmt: skip
+    console.print(table)
+    return _text_of(console)
+
+
+def machine_checks(found: DoctorReport, width: int = 100, colour: bool = False) -> str:
+    """What `driver doctor` found: a line per check, and what to do where something is missing."""
+    console = _console(width, colour)
+    table = Table(box=None, pad_edge=False)
+    for heading in ("check", "status", "found"):
+        table.add_column(heading, overflow="fold")
+    for check in found.checks:
+        table.add_row(check.name, Text(check.status, style=_CHECK_STYLE[check.status]), check.value)
+        if check.remedy and check.status != "ok":
+            table.add_row("", "", Text(f"→ {check.remedy}", style="bold"))
     console.print(table)
     return _text_of(console)
 

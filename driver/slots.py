@@ -138,7 +138,7 @@ class Blocks:
 def deadline_s(plan: Plan, arm: ArmPlan) -> float:
     """When a slot counts as hung: five times its estimate, and at least a quarter of the budget."""
     estimate = arm.total_steps * arm.estimated_step_ms / 1000
-    return max(20 + 5 * estimate, plan.budget_s / 4)
+    return max(15 + 5 * estimate, plan.budget_s / 4)
 
 
 def slot_record(

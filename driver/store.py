@@ -1,6 +1,7 @@
 """Receipt files: read as hostile data, written in one piece."""
 
 import json
+import math
 import os
 import tempfile
 from pathlib import Path
@@ -18,15 +19,20 @@ def read_json(path: Path) -> Any:
     twice, holds NaN or Infinity, or is nested too deeply.
     """
     try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise ReceiptError(f"{path}: {size} bytes; a receipt has at most {MAX_BYTES}")
-        text = path.read_bytes().decode("utf-8")
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)  # a device or pipe has no size to ask for
+        if len(data) > MAX_BYTES:
+            raise ReceiptError(f"{path}: a receipt has at most {MAX_BYTES} bytes")
+        text = data.decode("utf-8")
     except (OSError, ValueError) as error:
         raise ReceiptError(f"{path}: cannot be read ({error})") from error
     try:
         return json.loads(
-            text, parse_constant=_refuse_constant, object_pairs_hook=_unique, parse_int=_small_int
+            text,
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
+            parse_int=_small_int,
+            object_pairs_hook=_unique,
         )
     except RecursionError as error:
         raise ReceiptError(f"{path}: nested too deeply for a receipt") from error
@@ -48,10 +54,14 @@ def write_text(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=".partial-")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(name).replace(path)
-        path.chmod(0o644)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            Path(name).chmod(0o644)
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink()
+            raise
     except OSError as error:
         raise UsageError(f"{path}: cannot be written ({error}); choose another --out") from error
 
@@ -68,6 +78,13 @@ def check_writable(folder: Path) -> None:
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"the number {text[:30]} is beyond float64")
+    return value
 
 
 def _small_int(text: str) -> int:

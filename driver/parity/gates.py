@@ -22,6 +22,10 @@ from driver.records import (
 SIDES: tuple[Side, Side] = ("A", "B")
 LEAST_CURVE_TO_LEARN = 8
 LEAST_BLOCKS = 4
+# What the worker that trains must say of its adapter as the probe did.
+ADAPTER_IDENTITY = ("vendor", "architecture", "device", "description", "is_fallback")
+# What tells one adapter from another; asked once before the plan and again by every slot's worker.
+ADAPTER_IDENTITY = ("vendor", "architecture", "device", "description", "is_fallback")
 
 _PER_SIDE: tuple[tuple[str, GateClass, float | None, str], ...] = (
     ("parity.grads", "blocking", 2e-5,
@@ -83,7 +87,8 @@ def judge(
     outcomes: dict[str, tuple[float | None, GateStatus, str]] = {}
     limits = {gate.name: gate.limit for gate in plan.gates}
     for arm, found in zip(plan.arms, parity, strict=True):
-        for name, outcome in _judge_side(plan, arm, found, slots, comparison, limits).items():
+        side = _judge_side(plan, arm, environment, found, slots, comparison, limits)
+        for name, outcome in side.items():
             outcomes[f"{name}.{arm.side}"] = outcome
     outcomes |= _judge_whole(plan, environment, slots, comparison, limits)
     gates = []
@@ -123,6 +128,7 @@ def _worst(named: Iterable[tuple[str, float]]) -> tuple[str, float] | None:
 def _judge_side(
     plan: Plan,
     arm: ArmPlan,
+    environment: Environment,
     found: ArmParity,
     slots: Sequence[Slot],
     comparison: Comparison,
@@ -132,7 +138,7 @@ def _judge_side(
     mine = [slot for slot in slots if slot.side == side]
     outcomes: dict[str, Outcome] = {
         "finite": _finite(mine),
-        "identity": _identity(plan, arm, mine),
+        "identity": _identity(plan, arm, environment, mine),
     }
     if not found.applicable:
         reason = found.reason or "this arm does not train"
@@ -193,14 +199,19 @@ def _finite(mine: Sequence[Slot]) -> Outcome:
     return None, "pass", "all numbers are finite"
 
 
-def _identity(plan: Plan, arm: ArmPlan, mine: Sequence[Slot]) -> Outcome:
+def _identity(plan: Plan, arm: ArmPlan, environment: Environment, mine: Sequence[Slot]) -> Outcome:
     ran = [slot for slot in mine if slot.status == "ok"]
     if not ran:
         return None, "unknown", "no slot finished"
     expected = dict(arm.expected) | {"plan_sha256": plan.sha256}
     for slot in ran:
-        for difference in differences(expected, slot.ran):
-            return None, "fail", f"slot {slot.index}: {difference}"
+        found = differences(expected, slot.ran)
+        if arm.name == "webgpu":
+            probed = environment.adapter or {}
+            same = {key: probed.get(key) for key in ADAPTER_IDENTITY}
+            found += differences(same, slot.adapter or {}, "adapter.")
+        if found:
+            return None, "fail", f"slot {slot.index}: {'; '.join(found[:3])}"
     return None, "pass", f"{len(expected)} facts agree in {len(ran)} slots"
 
 
@@ -209,10 +220,12 @@ def differences(expected: Mapping[str, Any], ran: Mapping[str, Any], at: str = "
     found: list[str] = []
     for key, want in expected.items():
         have, where = ran.get(key), f"{at}{key}"
-        if isinstance(want, Mapping):
-            inner = have if isinstance(have, Mapping) else {}
-            found += differences(want, inner, f"{where}.")
-        elif isinstance(want, float) and isinstance(have, int | float):
+        if key == "wgsl_sha256" and isinstance(have, Mapping) and have:
+            # An arm loads some of the kernels: each that it loaded must be one of ours.
+            want = {name: want.get(name) for name in have}
+        if isinstance(want, Mapping) and isinstance(have, Mapping):
+            found += differences(want, have, f"{where}.")
+        elif isinstance(want, float) and isinstance(have, int | float) and not isinstance(have, bool):
             if not math.isclose(want, have, rel_tol=1e-6):
                 found.append(f"{where}: ran {have!r}, configured {want!r}")
         elif have != want or isinstance(have, bool) != isinstance(want, bool):
@@ -263,7 +276,7 @@ def _judge_whole(
             limits.get("drift.loss"),
             f"{comparison.drift.steps} common steps, worst at step {comparison.drift.loss_step}:",
         ),
-        "adapter": _adapter(plan, environment),
+        "adapter": _adapter(plan, environment, slots),
         "blocks": _blocks(comparison, limits.get("blocks")),
         "quiet": _quiet(environment, limits.get("quiet")),
     }
@@ -304,9 +317,18 @@ def _errors(plan: Plan, slots: Sequence[Slot]) -> Outcome:
     return None, "pass", f"all {len(slots)} slots ran to their end"
 
 
-def _adapter(plan: Plan, environment: Environment) -> Outcome:
-    if all(arm.name != "webgpu" for arm in plan.arms):
+def _adapter(plan: Plan, environment: Environment, slots: Sequence[Slot]) -> Outcome:
+    sides = [arm.side for arm in plan.arms if arm.name == "webgpu"]
+    if not sides:
         return None, "not-applicable", "no arm uses an adapter"
+    judged = environment.adapter or {}
+    for slot in slots:
+        if slot.side in sides and slot.status == "ok":
+            trained = slot.adapter or {}
+            for key in ADAPTER_IDENTITY:
+                if trained.get(key) != judged.get(key):
+                    other = f"{key} {trained.get(key)!r:.80}, judged was {judged.get(key)!r:.80}"
+                    return None, "fail", f"slot {slot.index} trained on another adapter ({other})"
     verdict = environment.adapter_verdict
     reason = "; ".join(environment.adapter_reasons)
     status: GateStatus = {"hardware": "pass", "software": "fail"}.get(verdict, "unknown")  # type: ignore[assignment]

@@ -1,0 +1,281 @@
+"""Whole runs in a real browser: the receipt, the exit code, what is left behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from driver import cli, prepare
+from driver.browser import session as browser_session
+from driver.layout import PRESETS
+from driver.plan import evaluator
+from driver.receipt import verify
+
+RunPreset = Callable[..., tuple[int, list[dict[str, Any]], str]]
+
+
+@pytest.fixture
+def preset(tmp_path: Path) -> Path:
+    """The tiny preset, smaller still and with short windows: nothing here is about time."""
+    text = (PRESETS / "tiny.toml").read_text()
+    changes = {
+        "name": '"mini"', "n_layer": 1, "n_head": 2, "d_model": 16, "d_ff": 64, "ctx": 16,
+        "batch": 4, "warmup_steps": 2, "warmup_ms": 1, "windows": 2, "window_ms": 20,
+        "max_steps_per_window": 8, "blocks": 1, "budget": '"60s"',
+    }  # fmt: skip
+    lines = []
+    for line in text.splitlines():
+        key = line.partition("=")[0].strip()
+        lines.append(f"{key} = {changes.pop(key)}" if key in changes else line)
+    assert not changes
+    path = tmp_path / "mini.toml"
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.fixture
+def run(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    preset: Path,
+    tmp_path: Path,
+) -> RunPreset:
+    """`driver run` in this process; gives the exit code, the receipts and what was printed.
+
+    Every receipt that comes out has to verify, whatever its verdict.
+    """
+
+    def go(*arguments: object, preset: object = preset) -> tuple[int, list[dict[str, Any]], str]:
+        out = tmp_path / "receipts"
+        words = ["driver", "run", "--preset", preset, "--out", out, *arguments]
+        monkeypatch.setattr(sys, "argv", list(map(str, words)))
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        printed = "".join(capsys.readouterr())
+        assert "Traceback" not in printed
+        found = [json.loads(path.read_text()) for path in sorted(out.glob("*.json"))]
+        for receipt in found:
+            assert verify(receipt, evaluator()) == ([], [])
+        return int(ended.value.code or 0), found, printed
+
+    return go
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """No run leaves a browser or another child process."""
+    yield
+    deadline = time.monotonic() + 5
+    while children := _browsers():
+        assert time.monotonic() < deadline, children
+        time.sleep(0.1)
+
+
+def _browsers() -> list[str]:
+    children = psutil.Process().children(recursive=True)
+    return [c.name() for c in children if "chrom" in c.name() and c.status() != "zombie"]
+
+
+def gates(receipt: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {gate["name"]: gate for gate in receipt["gates"]}
+
+
+def test_wasm_against_wasm64(run: RunPreset) -> None:
+    """Two arms that train: every numeric gate passes, and the receipt tells what ran."""
+    code, (receipt,), printed = run("--arms", "wasm64:threads=1,wasm:threads=2", "--blocks", 2)
+    assert code == 0
+    assert receipt["verdict"]["status"] == "unqualified"  # two blocks give no interval
+    blocking = {n: g for n, g in gates(receipt).items() if g["gate_class"] == "blocking"}
+    assert {g["status"] for g in blocking.values()} <= {"pass", "not-applicable"}, blocking
+    for name in ("parity.grads", "parity.params", "curve.loss", "final.params", "repeat"):
+        assert blocking[f"{name}.A"]["status"] == blocking[f"{name}.B"]["status"] == "pass"
+    # 32- and 64-bit addresses, one thread and two: the same bits.
+    assert receipt["comparison"]["drift"]["loss"] == 0
+    slots = receipt["slots"]
+    assert [slot["side"] for slot in slots] in (list("ABBABAAB"), list("BAABABBA"))
+    a = next(slot for slot in slots if slot["side"] == "A")
+    assert a["ran"]["arm"] == "wasm64"
+    assert a["ran"]["threads"] == 1
+    assert a["memory"]["address_type"] == "i64"
+    assert a["ran"]["plan_sha256"] == receipt["plan"]["sha256"]
+    assert a["compile_ms"] > 0
+    assert a["first_step_ms"] > 0
+    assert len(a["sentinel_ms"]) == 5
+    assert receipt["environment"]["page"]["cross_origin_isolated"] is True
+    assert any(name.endswith(".wasm") for name in _artifacts(receipt))
+    assert "unqualified" in printed
+
+
+def _artifacts(receipt: dict[str, Any]) -> list[str]:
+    return [artifact["name"] for artifact in receipt["subject"]["artifacts"]]
+
+
+def test_webgpu_on_a_software_adapter(run: RunPreset) -> None:
+    """A software adapter is no error: everything numeric is checked, the verdict says so."""
+    code, (receipt,), printed = run("--arms", "wasm,webgpu")
+    if receipt["environment"]["adapter_verdict"] != "software":
+        pytest.skip("this machine's adapter is not a software adapter")
+    assert code == 0
+    assert receipt["verdict"]["status"] == "unqualified"
+    assert receipt["verdict"]["reasons"][0] == "software adapter"
+    assert "unqualified: software adapter" in printed
+    webgpu = next(slot for slot in receipt["slots"] if slot["side"] == "B")
+    assert webgpu["ran"]["arm"] == "webgpu"
+    assert webgpu["adapter"]
+    for name in ("parity.grads.B", "parity.params.B", "curve.loss.B", "final.params.B"):
+        assert gates(receipt)[name]["status"] == "pass"
+
+
+def test_require_hardware(run: RunPreset) -> None:
+    code, (receipt,), _ = run("--arms", "wasm,webgpu", "--require", "hardware")
+    if receipt["environment"]["adapter_verdict"] == "hardware":
+        pytest.skip("this machine has a hardware adapter")
+    assert code == 1
+    assert receipt["verdict"]["status"] == "failed"
+    assert gates(receipt)["adapter"]["gate_class"] == "blocking"
+
+
+def test_no_webgpu(run: RunPreset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A browser without WebGPU: code 3 with the reason, and no receipt."""
+    flags = tuple(f for f in browser_session._FLAGS if "webgpu" not in f)
+    monkeypatch.setattr(browser_session, "_FLAGS", (*flags, "--disable-features=WebGPU"))
+    code, receipts, printed = run("--arms", "wasm,webgpu")
+    if receipts:
+        pytest.skip("this browser keeps its WebGPU")
+    assert code == 3
+    assert "no WebGPU" in printed
+
+
+def test_null_arm_is_never_qualified(run: RunPreset) -> None:
+    """Four quiet blocks of a programmed ratio: the ratio is found, the verdict stays unqualified."""
+    code, (receipt,), _ = run("--arms", "null:ms=4,null:ms=2", "--blocks", 4)
+    assert code == 0
+    assert receipt["verdict"]["status"] == "unqualified"
+    assert gates(receipt)["arms"]["status"] == "fail"
+    assert receipt["comparison"]["estimate"]["word"] == "faster"
+    assert 1.5 < receipt["comparison"]["estimate"]["ratio"] < 2.5
+
+
+def test_nan(run: RunPreset) -> None:
+    """A loss that becomes NaN is written as such, and fails the run although its times are fine."""
+    code, (receipt,), _ = run("--arms", "null:ms=1,null:ms=1+nan_at=3")
+    assert code == 1
+    assert gates(receipt)["finite.B"]["status"] == "fail"
+    assert gates(receipt)["finite.A"]["status"] == "pass"
+    paths = {entry["path"] for entry in receipt["nonfinite"]}
+    assert any("/losses/3" in path for path in paths)
+    assert "No claim" in receipt["verdict"]["headline"]
+
+
+@pytest.mark.parametrize("fault", ["crash_at", "hang_at"])
+def test_a_slot_that_fails_ends_the_run(run: RunPreset, fault: str) -> None:
+    """What was measured before is kept; nothing is tried again."""
+    code, (receipt,), printed = run("--arms", f"null:ms=1,null:ms=1+{fault}=4", "--budget", "20s")
+    assert code == 4
+    assert receipt["verdict"]["status"] == "failed"
+    slots = receipt["slots"]
+    assert [slot["status"] for slot in slots].count("failed") == 1
+    assert slots[-1]["status"] == "failed"
+    assert slots[-1]["side"] == "B"
+    assert slots[-1]["failure"]["message"]
+    assert slots[-1]["losses"]  # those of the instructions that ended
+    assert gates(receipt)["errors"]["status"] == "fail"
+    assert ("programmed crash" if fault == "crash_at" else "no answer within") in printed
+
+
+def test_parity_failure_stops_before_the_first_slot(
+    run: RunPreset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An arm that starts from other weights never gets to a timed loop."""
+    flatten = prepare.flatten
+
+    def tampered(*arguments: Any) -> Any:
+        flat = flatten(*arguments)
+        flat[0] += 0.05
+        return flat
+
+    monkeypatch.setattr(prepare, "flatten", tampered)
+    code, (receipt,), printed = run("--arms", "wasm,wasm64")
+    assert code == 1
+    assert receipt["slots"] == []
+    assert gates(receipt)["parity.grads.A"]["status"] == "fail"
+    assert "parity.grads.A failed" in printed
+
+
+def test_budget_too_short(run: RunPreset) -> None:
+    """Beforehand, with the time that it takes."""
+    code, receipts, printed = run("--arms", "wasm,wasm64", "--budget", "1s")
+    assert code == 2
+    assert receipts == []
+    assert "Use --budget" in printed
+
+
+def test_several_presets(run: RunPreset, preset: Path, tmp_path: Path) -> None:
+    """One receipt each, and a curve; a preset that cannot run leaves a blank."""
+    wider = tmp_path / "wider.toml"
+    wider.write_text(preset.read_text().replace('"mini"', '"wider"').replace("= 64", "= 96"))
+    code, receipts, printed = run("--arms", "wasm,wasm", preset=f"{preset},{wider}")
+    assert code == 0
+    assert {receipt["plan"]["preset"]["name"] for receipt in receipts} == {"mini", "wider"}
+    curve = printed[printed.index("over presets") :]
+    assert "mini" in curve
+    assert "wider" in curve
+
+
+def test_json_is_only_json(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    preset: Path,
+    tmp_path: Path,
+) -> None:
+    words = ["driver", "run", "--preset", preset, "--arms", "null:ms=1,null:ms=1", "--json"]
+    monkeypatch.setattr(sys, "argv", [*map(str, words), "--out", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        cli.main()
+    assert json.loads(capsys.readouterr().out)["format"] == "driver-receipt/1"
+
+
+def test_a_corpus_of_ones_own(run: RunPreset, shakespeare: Path) -> None:
+    code, (receipt,), _ = run("--arms", "wasm,wasm", "--corpus", shakespeare)
+    assert code == 0
+    assert receipt["plan"]["corpus"]["size_bytes"] == shakespeare.stat().st_size
+    assert receipt["plan"]["corpus"]["entropy_nats_per_byte"] is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted(preset: Path, tmp_path: Path, number: signal.Signals) -> None:
+    """Ctrl-C leaves a readable receipt of what is there, no process, and code 130."""
+    out = tmp_path / "receipts"
+    command = [
+        sys.executable, "-m", "driver", "run", "--preset", preset, "--arms",
+        "null:ms=60,null:ms=60", "--out", out,
+    ]  # fmt: skip
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr
+        seen = []
+        for line in process.stderr:
+            seen.append(line)
+            if line.startswith("slot 2"):
+                break
+        time.sleep(0.5)
+        children = psutil.Process(process.pid).children(recursive=True)
+        os.kill(process.pid, number)
+        rest = process.stderr.read()
+        assert process.wait(30) == 130, "".join(seen) + rest
+    assert "interrupted" in rest
+    assert "Traceback" not in rest
+    _, alive = psutil.wait_procs(children, 5)
+    assert not alive
+    (path,) = out.glob("*.json")
+    receipt = json.loads(path.read_text())
+    assert verify(receipt, evaluator()) == ([], [])
+    assert receipt["verdict"]["status"] == "failed"
+    assert len(receipt["slots"]) == 1
