@@ -218,14 +218,16 @@ def _identity(plan: Plan, arm: ArmPlan, environment: Environment, mine: Sequence
 def differences(expected: Mapping[str, Any], ran: Mapping[str, Any], at: str = "") -> list[str]:
     """What an arm echoed other than expected. Numbers agree to float32, as kernels hold them."""
     found: list[str] = []
-    for key, want in expected.items():
-        have, where = ran.get(key), f"{at}{key}"
+    for key, configured in expected.items():
+        want, have, where = configured, ran.get(key), f"{at}{key}"
         if key == "wgsl_sha256" and isinstance(have, Mapping) and have:
             # An arm loads some of the kernels: each that it loaded must be one of ours.
-            want = {name: want.get(name) for name in have}
+            want = {name: configured.get(name) for name in have}
         if isinstance(want, Mapping) and isinstance(have, Mapping):
             found += differences(want, have, f"{where}.")
-        elif isinstance(want, float) and isinstance(have, int | float) and not isinstance(have, bool):
+        elif (
+            isinstance(want, float) and isinstance(have, int | float) and not isinstance(have, bool)
+        ):
             if not math.isclose(want, have, rel_tol=1e-6):
                 found.append(f"{where}: ran {have!r}, configured {want!r}")
         elif have != want or isinstance(have, bool) != isinstance(want, bool):
