@@ -9,13 +9,14 @@ consistently can forge a receipt, and only reproducing it tells.
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import rfc8785
 from pydantic import ValidationError
 
+from driver import adapter
 from driver.errors import ReceiptError
-from driver.parity import judge
+from driver.parity import SIDES, gate_plans, judge
 from driver.records import (
     ArmParity,
     Comparison,
@@ -24,6 +25,7 @@ from driver.records import (
     Gate,
     Plan,
     Receipt,
+    Record,
     ReferenceFacts,
     Slot,
     Subject,
@@ -32,6 +34,7 @@ from driver.records import (
 from driver.stats import compare
 
 FORMAT = "driver-receipt/1"
+R = TypeVar("R", bound=Record)
 _KINDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
@@ -213,12 +216,9 @@ def restored(data: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(entries, list):
         raise ReceiptError("nonfinite is not a list")
     for entry in entries:
-        path, kind = (entry.get(key) for key in ("path", "kind")) if isinstance(entry, dict) else (
-            None,
-            None,
-        )
+        path, kind = (entry.get("path"), entry.get("kind")) if isinstance(entry, dict) else (0, 0)
         if not isinstance(path, str) or not path.startswith("/") or str(kind) not in _KINDS:
-            raise ReceiptError(f"nonfinite: {entry!r:.100} is not an entry of JSON pointer and kind")
+            raise ReceiptError(f"nonfinite: {entry!r:.100} is no pair of JSON pointer and kind")
         keys = [part.replace("~1", "/").replace("~0", "~") for part in path[1:].split("/")]
         target: Any = copy
         try:
@@ -262,12 +262,18 @@ def parse(data: Any) -> Receipt:
         raise ReceiptError(f"format is {found!r:.100}; this version reads {FORMAT!r}")
     try:
         return Receipt.model_validate(restored(data))
+    except RecursionError as error:
+        raise ReceiptError("nested too deeply for a receipt") from error
     except ValidationError as error:
-        faults = [
-            f"{'/'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()[:5]
-        ]
+        faults = [f"{_place(fault['loc'])}: {fault['msg']}" for fault in error.errors()[:5]]
         more = error.error_count() - len(faults)
         raise ReceiptError("; ".join(faults) + (f"; and {more} more" if more else "")) from error
+
+
+def _place(loc: Sequence[int | str]) -> str:
+    """Where a fault lies; a key of a stranger's choosing is quoted, so that no escape gets out."""
+    parts = (str(part) for part in loc)
+    return "/".join(part if part.isidentifier() or part.isdigit() else repr(part) for part in parts)
 
 
 def verify(data: Any, evaluator: Evaluator) -> tuple[list[str], list[str]]:
@@ -278,14 +284,15 @@ def verify(data: Any, evaluator: Evaluator) -> tuple[list[str], list[str]]:
     """
     try:
         receipt = parse(data)
-        faults = _digest_faults(data, receipt)
+        faults = _digest_faults(data, receipt) + _order_faults(receipt) + _contradictions(receipt)
         comparison, gates, verdict = derive(
             receipt.plan, receipt.environment, receipt.reference, receipt.parity, receipt.slots
         )
     except ReceiptError as error:
         return [str(error)], []
     except (ValueError, ArithmeticError, LookupError, TypeError, RecursionError) as error:
-        return [f"its raw data cannot be evaluated ({type(error).__name__}: {error})"], []
+        why = f"{type(error).__name__}: {str(error)!r:.200}"
+        return [f"its raw data cannot be evaluated ({why})"], []
 
     for name, derived in (("comparison", comparison), ("verdict", verdict)):
         want = derived.model_dump(mode="python")
@@ -294,13 +301,20 @@ def verify(data: Any, evaluator: Evaluator) -> tuple[list[str], list[str]]:
     faults += _unlike(
         [gate.model_dump() for gate in gates], [g.model_dump() for g in receipt.gates], "gates"
     )
-    faults += _order_faults(receipt)
+    if receipt.plan.evaluator == evaluator:
+        wanted = gate_plans(receipt.plan.require_hardware)
+        faults += _unlike(
+            [gate.model_dump() for gate in wanted],
+            [gate.model_dump() for gate in receipt.plan.gates],
+            "plan/gates",
+        )
     remarks = []
     if receipt.plan.evaluator != evaluator:
+        judged = receipt.plan.evaluator
         remarks.append(
-            "evaluator changed: the receipt was judged by version "
-            f"{receipt.plan.evaluator.version} ({receipt.plan.evaluator.sha256[:12]}), this is "
-            f"{evaluator.version} ({evaluator.sha256[:12]}); a difference above may come from that"
+            f"evaluator changed: the receipt was judged by version {judged.version!r:.40} "
+            f"({judged.sha256!r:.14}), this is {evaluator.version} ({evaluator.sha256[:12]}); "
+            "a difference above may come from that"
         )
     return faults, remarks
 
@@ -323,6 +337,36 @@ def _order_faults(receipt: Receipt) -> list[str]:
         return []
     before = "the plan was frozen" if late == 1 else f"slot {late - 2} started"
     return [f"slots/{late - 1} started before {before}"]
+
+
+def _contradictions(receipt: Receipt) -> list[str]:
+    """Raw data that tell the same thing twice must tell it alike."""
+    plan, environment, faults = receipt.plan, receipt.environment, []
+    for i, side in enumerate(SIDES):
+        if plan.arms[i].side != side:
+            faults.append(f"plan/arms/{i}/side is {plan.arms[i].side}, expected {side}")
+        if receipt.parity[i].side != side:
+            faults.append(f"parity/{i}/side is {receipt.parity[i].side}, expected {side}")
+    for i, slot in enumerate(receipt.slots):
+        planned = plan.arms[SIDES.index(slot.side)].canonical
+        if slot.arm != planned:
+            faults.append(f"slots/{i}/arm is {slot.arm!r:.100}, planned was {planned!r:.100}")
+    for name in ("losses", "grad_norms"):
+        steps = len(getattr(receipt.reference, name))
+        if steps != plan.reference_steps:
+            faults.append(f"reference/{name} has {steps} steps, planned {plan.reference_steps}")
+    uses_adapter = any(arm.name == "webgpu" for arm in plan.arms)
+    signals = {
+        "webgpu": environment.adapter,
+        "gpu_devices": environment.browser.get("gpu_devices") or (),
+        "webgl_renderer": environment.features.get("webgl_renderer"),
+    }
+    kind = adapter.judge(adapter.AdapterSignals.model_validate(signals)).kind
+    wanted = kind if uses_adapter else "not-applicable"
+    if environment.adapter_verdict != wanted:
+        said = environment.adapter_verdict
+        faults.append(f"environment/adapter_verdict is {said}, its signals give {wanted}")
+    return faults
 
 
 def _unlike(want: Any, have: Any, path: str) -> list[str]:

@@ -1,6 +1,7 @@
 """Receipt → text for a terminal or a log."""
 
 import io
+import unicodedata
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
@@ -14,26 +15,28 @@ _MARK = {"pass": "pass", "fail": "FAIL", "unknown": "unknown", "not-applicable":
 _STYLE = {"pass": "green", "fail": "bold red", "unknown": "yellow", "not-applicable": "dim"}
 _CHECK_STYLE = {"ok": "green", "missing": "bold red", "warning": "yellow", "unknown": "yellow"}
 _VERDICT_STYLE = {"qualified": "bold green", "unqualified": "bold yellow", "failed": "bold red"}
+# Unicode's control, format, surrogate, private and unassigned characters and line separators.
+_UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
 def text(receipt: Receipt, width: int = 100, colour: bool = False) -> str:
     """The receipt as a readable page of text."""
     console = _console(width, colour)
     plan, comparison = receipt.plan, receipt.comparison
-    console.print(Text(f"{plan.preset.get('name')}: {plan.question}", style="bold"))
+    _line(console, f"{plan.preset.get('name')}: {plan.question}", "bold")
     console.print()
     console.print(_arms_table(receipt))
     console.print()
-    console.print(_estimate_line(comparison.estimate, receipt))
+    _line(console, _estimate_line(comparison.estimate, receipt))
     for line in _curve_lines(receipt):
-        console.print(line)
+        _line(console, line)
     console.print()
     console.print(_slots_table(receipt.slots))
     console.print()
     console.print(_gates_table(receipt.gates))
     console.print()
-    console.print(Text(verdict_line(receipt), style=_VERDICT_STYLE[receipt.verdict.status]))
-    console.print(Text(receipt.verdict.headline))
+    _line(console, verdict_line(receipt), _VERDICT_STYLE[receipt.verdict.status])
+    _line(console, receipt.verdict.headline)
     return _text_of(console)
 
 
@@ -59,12 +62,12 @@ def curve_over_presets(rows: Sequence[tuple[str, int, Receipt | None]]) -> str:
         table.add_column(heading, justify="left" if heading in ("preset", "verdict") else "right")
     for name, parameters, receipt in rows:
         if receipt is None:
-            table.add_row(name, f"{parameters:,}", "", "", "", "", "")
+            _row(table, name, f"{parameters:,}", "", "", "", "", "")
             continue
         a, b = receipt.comparison.arms
         estimate = receipt.comparison.estimate
-        table.add_row(
-            name, f"{parameters:,}", _number(a.median_step_ms), _number(b.median_step_ms),
+        _row(
+            table, name, f"{parameters:,}", _number(a.median_step_ms), _number(b.median_step_ms),
             _number(estimate.ratio), _interval(estimate), receipt.verdict.status,
         )  # fmt: skip
     console.print(table)
@@ -78,9 +81,9 @@ def machine_checks(found: DoctorReport, width: int = 100, colour: bool = False) 
     for heading in ("check", "status", "found"):
         table.add_column(heading, overflow="fold")
     for check in found.checks:
-        table.add_row(check.name, Text(check.status, style=_CHECK_STYLE[check.status]), check.value)
+        _row(table, check.name, Text(check.status, style=_CHECK_STYLE[check.status]), check.value)
         if check.remedy and check.status != "ok":
-            table.add_row("", "", Text(f"→ {check.remedy}", style="bold"))
+            _row(table, "", "", Text(f"→ {check.remedy}", style="bold"))
     console.print(table)
     return _text_of(console)
 
@@ -90,6 +93,30 @@ def _console(width: int, colour: bool) -> Console:
         file=io.StringIO(), width=width, force_terminal=colour, highlight=False, markup=False,
         no_color=not colour,
     )  # fmt: skip
+
+
+def _visible(text: str) -> str:
+    """Without what steers a terminal or hides: receipts and pages are written by strangers."""
+    return "".join(
+        c.encode("unicode_escape").decode() if unicodedata.category(c) in _UNSEEN else c
+        for c in text
+    )
+
+
+def _line(console: Console, text: str, style: str = "") -> None:
+    console.print(Text(_visible(text), style=style))
+
+
+def _row(table: Table, *cells: str | Text) -> None:
+    # In a cell a message may keep its line breaks: they cannot look like a line of the report.
+    table.add_row(
+        *(
+            "\n".join(map(_visible, cell.split("\n")))
+            if isinstance(cell, str)
+            else Text(_visible(cell.plain), style=cell.style)
+            for cell in cells
+        )
+    )
 
 
 def _text_of(console: Console) -> str:
@@ -114,8 +141,8 @@ def _arms_table(receipt: Receipt) -> Table:
         )
     for summary in receipt.comparison.arms:
         mine = [slot for slot in receipt.slots if slot.side == summary.side]
-        table.add_row(
-            summary.side, summary.arm, _number(summary.median_step_ms), _quartiles(summary),
+        _row(
+            table, summary.side, summary.arm, _number(summary.median_step_ms), _quartiles(summary),
             _number(summary.gflops), str(summary.windows),
             _number(_first(slot.first_step_ms for slot in mine)),
             _number(_first(slot.compile_ms for slot in mine)),
@@ -169,12 +196,12 @@ def _slots_table(slots: Sequence[Slot]) -> Table:
         left = heading in ("side", "status", "ms/step by window")
         table.add_column(heading, justify="left" if left else "right")
     for slot in slots:
-        windows = " ".join(_number(ms / slot.steps_per_window) for ms in slot.windows_ms)
+        windows = " ".join(_number(ms / max(1, slot.steps_per_window)) for ms in slot.windows_ms)
         status: str = slot.status
         if slot.failure:
             status += f" ({slot.failure.kind}: {slot.failure.message})"
-        table.add_row(
-            str(slot.index), str(slot.block), slot.side, status, windows,
+        _row(
+            table, str(slot.index), str(slot.block), slot.side, status, windows,
             f"{slot.losses[-1]:.4f}" if slot.losses else "",
             _number(min(slot.sentinel_ms) if slot.sentinel_ms else None),
         )  # fmt: skip
@@ -186,8 +213,8 @@ def _gates_table(gates: Sequence[Gate]) -> Table:
     for heading in ("gate", "class", "status", "reason"):
         table.add_column(heading, overflow="fold")
     for gate in gates:
-        table.add_row(
-            gate.name, gate.gate_class, Text(_MARK[gate.status], style=_STYLE[gate.status]),
+        _row(
+            table, gate.name, gate.gate_class, Text(_MARK[gate.status], style=_STYLE[gate.status]),
             gate.reason,
         )  # fmt: skip
     return table

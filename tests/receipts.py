@@ -1,0 +1,308 @@
+"""Complete, consistent receipts made from nothing, for the tests of what reads and judges them."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from driver.parity import gate_plans
+from driver.receipt import assemble, frozen
+from driver.records import (
+    ArmParity,
+    ArmPlan,
+    Artifact,
+    CorpusFacts,
+    Environment,
+    Evaluator,
+    ModelConfig,
+    PageFailure,
+    Plan,
+    ReferenceFacts,
+    Side,
+    Slot,
+    SlotEvent,
+    Subject,
+    TeacherPoint,
+    TensorError,
+)
+from driver.schedule import BUDGET_RULE, block_orders
+from driver.tensors import table
+
+EVALUATOR = Evaluator(version="0.1.0", sha256="e5" * 32)
+CONFIG = ModelConfig(
+    n_layer=1, n_head=2, d_model=4, d_ff=8, ctx=3, batch=2, vocab=5, lr=3e-4, beta1=0.9,
+    beta2=0.95, eps=1e-8, weight_decay=0.1, grad_clip=1.0,
+)  # fmt: skip
+WARMUP, WINDOWS, STEPS_PER_WINDOW = 2, 3, 4
+STEPS = WARMUP + WINDOWS * STEPS_PER_WINDOW
+MS: dict[Side, float] = {"A": 40.0, "B": 20.0}
+
+HARDWARE = {
+    "available": True, "vendor": "nvidia", "architecture": "turing", "device": "",
+    "description": "", "is_fallback": False, "features": ["timestamp-query"],
+    "limits": {"maxBufferSize": 1073741824},
+}  # fmt: skip
+SOFTWARE = HARDWARE | {"vendor": "google", "architecture": "swiftshader", "is_fallback": True}
+_GPU_DEVICES = {
+    "hardware": [{"vendorId": 0x10DE, "deviceId": 1, "deviceString": "NVIDIA GeForce"}],
+    "software": [{"vendorId": 0xFFFF, "deviceId": 0xC0DE, "deviceString": "SwiftShader"}],
+}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What `assemble` takes."""
+
+    plan: Plan
+    subject: Subject
+    environment: Environment
+    reference: ReferenceFacts
+    parity: tuple[ArmParity, ArmParity]
+    slots: tuple[Slot, ...]
+
+    def sealed(self) -> dict[str, Any]:
+        """The receipt as read back from its file."""
+        data = assemble(
+            self.plan, self.subject, self.environment, self.reference, self.parity, self.slots
+        )
+        return json.loads(json.dumps(data, allow_nan=False))
+
+    def with_slot(self, index: int, **changes: Any) -> "Parts":
+        """With some fields of one slot replaced."""
+        slots = list(self.slots)
+        slots[index] = slots[index].model_copy(update=changes)
+        return replace(self, slots=tuple(slots))
+
+    def with_parity(self, which: int, **changes: Any) -> "Parts":
+        """With some fields of one side's parity replaced."""
+        parity = list(self.parity)
+        parity[which] = parity[which].model_copy(update=changes)
+        return replace(self, parity=(parity[0], parity[1]))
+
+    def with_environment(self, **changes: Any) -> "Parts":
+        """With some fields of the environment replaced."""
+        return replace(self, environment=self.environment.model_copy(update=changes))
+
+    def with_plan(self, **changes: Any) -> "Parts":
+        """With some fields of the plan replaced, frozen again, its digest echoed by all slots."""
+        plan = frozen(self.plan.model_copy(update=changes))
+        slots = tuple(
+            slot.model_copy(update={"ran": slot.ran | {"plan_sha256": plan.sha256}})
+            for slot in self.slots
+        )
+        return replace(self, plan=plan, slots=slots)
+
+
+def parts(
+    *,
+    names: tuple[str, str] = ("wasm", "webgpu"),
+    blocks: int = 4,
+    adapter: str = "hardware",
+    require_hardware: bool = False,
+    noise: float = 0.01,
+) -> Parts:
+    """A run in which everything went well: A takes twice as long as B."""
+    arms = (_arm("A", names[0]), _arm("B", names[1]))
+    uses_adapter = "webgpu" in names
+    plan = frozen(_plan(arms, blocks, require_hardware))
+    reference = _reference()
+    rng = np.random.Generator(np.random.Philox(key=[7, blocks]))
+    slots = []
+    for block, order in enumerate(plan.order):
+        for position, side in enumerate(order):
+            index = 4 * block + position
+            slots.append(_slot(plan, index, side, rng, noise, HARDWARE if uses_adapter else None))
+    built = Parts(
+        plan=plan,
+        subject=_subject(),
+        environment=_environment("hardware" if uses_adapter else "not-applicable"),
+        reference=reference,
+        parity=(_parity(arms[0], len(slots)), _parity(arms[1], len(slots))),
+        slots=tuple(slots),
+    )
+    return on_software(built) if uses_adapter and adapter == "software" else built
+
+
+def on_software(built: Parts) -> Parts:
+    """The same run on a software adapter."""
+    environment = _environment("software")
+    slots = tuple(
+        slot.model_copy(update={"adapter": SOFTWARE}) if slot.adapter else slot
+        for slot in built.slots
+    )
+    return replace(built, environment=environment, slots=slots)
+
+
+def failed_slot(built: Parts, index: int = 2) -> Parts:
+    """The run ended at slot `index`, whose page lost its device after half of its steps."""
+    slot = built.slots[index]
+    half = STEPS // 2
+    broken = slot.model_copy(
+        update={
+            "status": "failed",
+            "failure": PageFailure(kind="device-lost", message="the device was lost", op="train"),
+            "windows_ms": slot.windows_ms[:1],
+            "losses": slot.losses[:half],
+            "grad_norms": slot.grad_norms[:half],
+            "param_sha256": None,
+            "events": [SlotEvent(kind="console-error", message="GPU process gone")],
+        }
+    )
+    ended = replace(built, slots=(*built.slots[:index], broken))
+    for which in (0, 1):
+        ended = ended.with_parity(
+            which, final_slot=None, final_step=None, final_params={}, final_reason=None
+        )
+    return ended
+
+
+def nonfinite(built: Parts) -> Parts:
+    """B's losses turn into NaN, infinities and, for its last window's time, NaN."""
+    for index, slot in enumerate(built.slots):
+        if slot.side == "B":
+            losses = [*slot.losses[:5], math.nan, math.inf, -math.inf, *slot.losses[8:]]
+            windows = [*slot.windows_ms[:-1], math.nan]
+            built = built.with_slot(index, losses=losses, windows_ms=windows)
+    return built
+
+
+def everything() -> dict[str, Parts]:
+    """One run of every kind that a receipt has to tell of."""
+    good = parts()
+    return {
+        "good": good,
+        "software": parts(adapter="software"),
+        "required": parts(adapter="software", require_hardware=True),
+        "failed": failed_slot(good),
+        "no slots": replace(failed_slot(good), slots=()),
+        "one block": parts(blocks=1),
+        "odd": parts(blocks=5),
+        "six": parts(blocks=6),
+        "not finite": nonfinite(good),
+        "null": parts(names=("null", "null"), blocks=4),
+        "wasm": parts(names=("wasm64", "wasm"), blocks=2),
+    }
+
+
+# --------------------------------------------------------------------------- the parts
+
+
+def _arm(side: Side, name: str) -> ArmPlan:
+    options: dict[str, str | int | float | bool] = {
+        "wasm": {"simd": "relaxed", "threads": 2},
+        "wasm64": {"simd": "relaxed", "threads": 2},
+        "webgpu": {"matmul": "blocked"},
+        "null": {"ms": MS[side]},
+    }[name]  # type: ignore[assignment]
+    expected: dict[str, Any] = {"arm": name, "state_sha256": "5a" * 32}
+    if name != "null":
+        expected |= {"hyper": CONFIG.model_dump(), "tokens_sha256": "70" * 32}
+    return ArmPlan(
+        side=side, name=name,
+        canonical=f"{name}:" + "+".join(f"{key}={options[key]}" for key in sorted(options)),
+        options=options, expected=expected, warmup_steps=WARMUP, windows=WINDOWS,
+        steps_per_window=STEPS_PER_WINDOW, estimated_step_ms=MS[side] / STEPS_PER_WINDOW,
+        readback_ms=0.05,
+    )  # fmt: skip
+
+
+def _plan(arms: tuple[ArmPlan, ArmPlan], blocks: int, require_hardware: bool) -> Plan:
+    return Plan(
+        question="How much faster?", tracking_url="https://example.org/1",
+        frozen_utc="2026-11-30T07:00:00.000000+00:00", preset={"name": "mini", "blocks": blocks},
+        config=CONFIG, seed=11,
+        corpus=CorpusFacts(
+            name="generated", sha256="c0" * 32, size_bytes=1_100_000, entropy_nats_per_byte=1.31,
+            unigram_entropy_nats=2.9,
+        ),
+        state_sha256="5a" * 32, tokens_sha256="70" * 32, arms=arms,
+        order=block_orders(blocks, 11), gates=gate_plans(require_hardware),
+        reference_steps=STEPS, budget_s=600.0, estimated_s=12.5, reductions=("blocks 6 → 4",),
+        budget_rule=BUDGET_RULE, stop_rule="all planned blocks run",
+        allowed_decisions=("faster", "slower", "equivalent", "unsure", "failed"), margin=0.02,
+        require_hardware=require_hardware, evaluator=EVALUATOR,
+    )  # fmt: skip
+
+
+def _subject() -> Subject:
+    return Subject(
+        driver_version="0.1.0", revision="0f" * 20, dirty=False,
+        artifacts=(
+            Artifact(name="relaxed-wasm32.wasm", sha256="aa" * 32, size_bytes=20_000,
+                     flags=("-O3", "-ffp-contract=off"), compiler="ziglang 0.17.1"),
+            Artifact(name="matmul_forward.wgsl", sha256="bb" * 32, size_bytes=2_000),
+        ),
+    )  # fmt: skip
+
+
+def _environment(adapter: str) -> Environment:
+    facts = {"hardware": HARDWARE, "software": SOFTWARE}.get(adapter)
+    return Environment(
+        machine={"cpu": "Model CPU @ 3 GHz", "cores_logical": 8, "system": "Linux"},
+        load_before={"utc": "2026-11-30T06:59:00+00:00", "load_1min": 0.5, "governor": None},
+        load_after={"utc": "2026-11-30T07:09:00+00:00", "load_1min": 2.5, "governor": None},
+        browser={"name": "chromium", "version": "143.0.1", "argv": ["--headless=new"],
+                 "gpu_devices": _GPU_DEVICES.get(adapter, [])},
+        page={"cross_origin_isolated": True, "timer_step_ms": 0.005},
+        adapter=facts,
+        adapter_verdict=adapter,  # type: ignore[arg-type]
+        adapter_reasons=(f"the adapter's vendor is {facts['vendor']!r}",) if facts else
+        ("no arm uses an adapter",),
+        features={"wasm": {"simd128": True}, "webgl_renderer": None},
+    )  # fmt: skip
+
+
+def _reference() -> ReferenceFacts:
+    return ReferenceFacts(
+        dtype="float64", losses=[1.61 - 0.02 * i for i in range(STEPS)],
+        grad_norms=[2.0 - 0.05 * i for i in range(STEPS)],
+        first_step_grad_norms={slot.name: 0.1 for slot in table(CONFIG)}, band=None,
+        band_reason="not computed",
+    )  # fmt: skip
+
+
+def _parity(arm: ArmPlan, slots: int) -> ArmParity:
+    if arm.name == "null":
+        return ArmParity(side=arm.side, applicable=False, reason="the null arm does not train")
+    error = TensorError(rel_l2=3e-7, cosine=1.0, worst_scaled=2e-6)
+    errors = {slot.name: error for slot in table(CONFIG)}
+    points = tuple(
+        TeacherPoint(
+            t=t, loss=1.6, reference_loss=1.6, grad_norm=2.0, reference_grad_norm=2.0,
+            grads=errors, params=errors, key_bias_ratio=2e-8,
+        )
+        for t in (0, 1, 4)
+    )  # fmt: skip
+    return ArmParity(
+        side=arm.side, applicable=True, points=points, export_equal=True, final_slot=slots - 1,
+        final_step=STEPS, final_params=errors,
+    )  # fmt: skip
+
+
+def _slot(
+    plan: Plan,
+    index: int,
+    side: Side,
+    rng: np.random.Generator,
+    noise: float,
+    adapter: Mapping[str, Any] | None,
+) -> Slot:
+    arm = plan.arms[0 if side == "A" else 1]
+    reference = _reference()
+    off = 1.0 if arm.name == "null" else 1 + (2e-7 if arm.name == "webgpu" else -1e-7)
+    windows: Sequence[float] = MS[side] * np.exp(noise * rng.standard_normal(WINDOWS))
+    return Slot(
+        index=index, block=index // 4, position=index % 4, side=side, arm=arm.canonical,
+        status="ok", started_utc=f"2026-11-30T07:01:{index:02d}.000000+00:00", compile_ms=12.5,
+        upload_ms=1.5, first_step_ms=15.0, steps_per_window=STEPS_PER_WINDOW,
+        windows_ms=[float(w) for w in windows], losses=[x * off for x in reference.losses],
+        grad_norms=[x * off for x in reference.grad_norms], sentinel_ms=[3.1, 3.0],
+        param_sha256="9d" * 32, memory={"address": "i32", "final_bytes": 131072, "growths": 0},
+        ran=dict(arm.expected) | {"plan_sha256": plan.sha256},
+        adapter=dict(adapter) if adapter and arm.name == "webgpu" else None,
+        page={"user_agent": "Chrome/143", "hidden_events": 0},
+        events=[SlotEvent(kind="console-warning", message="a warning")], wall_ms=900.0,
+    )  # fmt: skip
