@@ -24,8 +24,6 @@ LEAST_CURVE_TO_LEARN = 8
 LEAST_BLOCKS = 4
 # What the worker that trains must say of its adapter as the probe did.
 ADAPTER_IDENTITY = ("vendor", "architecture", "device", "description", "is_fallback")
-# What tells one adapter from another; asked once before the plan and again by every slot's worker.
-ADAPTER_IDENTITY = ("vendor", "architecture", "device", "description", "is_fallback")
 
 _PER_SIDE: tuple[tuple[str, GateClass, float | None, str], ...] = (
     ("parity.grads", "blocking", 2e-5,
@@ -218,13 +216,12 @@ def _identity(plan: Plan, arm: ArmPlan, environment: Environment, mine: Sequence
 def differences(expected: Mapping[str, Any], ran: Mapping[str, Any], at: str = "") -> list[str]:
     """What an arm echoed other than expected. Numbers agree to float32, as kernels hold them."""
     found: list[str] = []
-    for key, configured in expected.items():
-        want, have, where = configured, ran.get(key), f"{at}{key}"
-        if key == "wgsl_sha256" and isinstance(have, Mapping) and have:
-            # An arm loads some of the kernels: each that it loaded must be one of ours.
-            want = {name: configured.get(name) for name in have}
+    for key, want in expected.items():
+        have, where = ran.get(key), f"{at}{key}"
         if isinstance(want, Mapping) and isinstance(have, Mapping):
-            found += differences(want, have, f"{where}.")
+            # An arm loads some of the kernels: each that it loaded must be one of ours.
+            some = {name: want.get(name) for name in have} if key == "wgsl_sha256" else {}
+            found += differences(some or want, have, f"{where}.")
         elif (
             isinstance(want, float) and isinstance(have, int | float) and not isinstance(have, bool)
         ):
@@ -278,7 +275,7 @@ def _judge_whole(
             limits.get("drift.loss"),
             f"{comparison.drift.steps} common steps, worst at step {comparison.drift.loss_step}:",
         ),
-        "adapter": _adapter(plan, environment, slots),
+        "adapter": _adapter(plan, environment),
         "blocks": _blocks(comparison, limits.get("blocks")),
         "quiet": _quiet(environment, limits.get("quiet")),
     }
@@ -319,18 +316,9 @@ def _errors(plan: Plan, slots: Sequence[Slot]) -> Outcome:
     return None, "pass", f"all {len(slots)} slots ran to their end"
 
 
-def _adapter(plan: Plan, environment: Environment, slots: Sequence[Slot]) -> Outcome:
-    sides = [arm.side for arm in plan.arms if arm.name == "webgpu"]
-    if not sides:
+def _adapter(plan: Plan, environment: Environment) -> Outcome:
+    if all(arm.name != "webgpu" for arm in plan.arms):
         return None, "not-applicable", "no arm uses an adapter"
-    judged = environment.adapter or {}
-    for slot in slots:
-        if slot.side in sides and slot.status == "ok":
-            trained = slot.adapter or {}
-            for key in ADAPTER_IDENTITY:
-                if trained.get(key) != judged.get(key):
-                    other = f"{key} {trained.get(key)!r:.80}, judged was {judged.get(key)!r:.80}"
-                    return None, "fail", f"slot {slot.index} trained on another adapter ({other})"
     verdict = environment.adapter_verdict
     reason = "; ".join(environment.adapter_reasons)
     status: GateStatus = {"hardware": "pass", "software": "fail"}.get(verdict, "unknown")  # type: ignore[assignment]
