@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from driver.browser import BrowserSession, Page
 from driver.errors import SlotError
-from driver.records import Job, JobResult, PageEvent, PageFailure, Progress
+from driver.records import Job, JobResult, OpResult, PageEvent, PageFailure, Progress
 from driver.server import JobHandle, JobServer
 
 # After an event that should not happen, how long the page has to post its own reason, in seconds.
@@ -39,12 +39,17 @@ _GPU_WARNING = re.compile(
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """What came of one job. `failure` is set exactly when `status` is "failed"."""
+    """What came of one job. `failure` is set exactly when `status` is "failed".
+
+    `ops` is what the instructions gave, as far as the page came: also where it crashed or hung and
+    there is no `result`.
+    """
 
     job: str
     status: Literal["ok", "failed"]
     failure: PageFailure | None
     result: JobResult | None
+    ops: tuple[OpResult, ...]
     blobs: dict[str, bytearray] = field(repr=False)
     events: tuple[PageEvent, ...]
     wall_ms: float
@@ -61,7 +66,7 @@ async def run_job(
     """Run one job in a fresh page of `session` and wait for its end, at most `deadline_s`.
 
     A crash, a hang, a console error, a page error, a failed request or a refused one make the
-    outcome "failed" with the reason; what the page measured before is kept in `result`.
+    outcome "failed" with the reason; what was measured before is kept in `ops`.
     """
     began = time.monotonic()
     handle = server.open_job(job, on_progress)
@@ -84,6 +89,7 @@ async def run_job(
         status="failed" if failure else "ok",
         failure=failure,
         result=result,
+        ops=tuple(result.ops if result else handle.ops),
         blobs=handle.blobs,
         events=tuple(events),
         wall_ms=(time.monotonic() - began) * 1e3,

@@ -305,6 +305,7 @@ async def test_a_crash_keeps_what_was_measured(session: BrowserSession, server: 
     assert server.base_url not in outcome.failure.message
     assert outcome.failure.op == "train"
     assert [op.op for op in outcome.result.ops] == ["open", "train"]
+    assert outcome.ops == tuple(outcome.result.ops)
 
 
 async def test_a_hang_ends_at_the_deadline(session: BrowserSession, server: JobServer) -> None:
@@ -314,6 +315,9 @@ async def test_a_hang_ends_at_the_deadline(session: BrowserSession, server: JobS
     assert outcome.failure.kind == "crash"
     assert "no answer within 2 s" in outcome.failure.message
     assert "after instruction 1 (train) and 2 steps" in outcome.failure.message
+    # What was measured before is there although the page never answered.
+    assert outcome.result is None
+    assert [(op.op, len(op.losses)) for op in outcome.ops] == [("open", 0), ("train", 2)]
     # The next job is not disturbed.
     outcome = await run(session, server, make(server, OPEN, train(1)))
     assert outcome.status == "ok"

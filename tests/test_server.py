@@ -198,7 +198,8 @@ async def test_a_job_from_progress_to_result(
     program = (Op(op="train", steps=2), Op(op="read", label="weights"), Op(op="readback", count=1))
     job = Job(job="job-1", flat_size=FLOATS, program=program)
     handle = server.open_job(job, heard.append)
-    assert await post(client, server, "progress", {"op": 0, "steps_done": 2, "loss": "NaN"}) == 204
+    first = {"op": 0, "steps_done": 2, "loss": "NaN", "result": result()["ops"][0]}
+    assert await post(client, server, "progress", first) == 204
     data = await post_blob(client, server)
     assert await post(client, server, "result", result()) == 204
     given = await handle.result()
@@ -294,8 +295,9 @@ async def test_the_own_origin_by_both_names(
 ) -> None:
     origin = server.base_url.rsplit("/", 2)[0]
     other = origin.replace("127.0.0.1", "localhost")
-    for given in (origin, other):
-        body = {"op": 0, "steps_done": 1}
+    await post_blob(client, server)
+    for index, given in enumerate((origin, other)):
+        body = {"op": index, "steps_done": 1, "result": result()["ops"][index]}
         assert await post(client, server, "progress", body, Origin=given) == 204
 
 
@@ -473,14 +475,27 @@ async def test_a_piece_that_breaks_off(server: JobServer, handle: JobHandle) -> 
 
 @pytest.mark.parametrize(
     "body",
-    [b"{}", b"x", b'{"op": 3, "steps_done": 0}', b'{"op": -1, "steps_done": 0}', b"[" * 5000],
+    [
+        b"{}",
+        b"x",
+        b"[" * 5000,
+        {"op": 0, "steps_done": 2},
+        {"op": 0, "steps_done": -1, "result": result()["ops"][0]},
+        {"op": 1, "steps_done": 2, "result": result()["ops"][1]},
+        {"op": -1, "steps_done": 2, "result": result()["ops"][2]},
+        {"op": 0, "steps_done": 2, "result": result()["ops"][2]},
+        {"op": 0, "steps_done": 2, "result": ops(0, losses=[1.0])["ops"][0]},
+    ],
 )
 async def test_bad_progress(
-    server: JobServer, client: aiohttp.ClientSession, handle: JobHandle, body: bytes
+    server: JobServer,
+    client: aiohttp.ClientSession,
+    handle: JobHandle,
+    body: bytes | dict[str, Any],
 ) -> None:
     assert await post(client, server, "progress", body) in (400, 413)
     assert len(handle.events) == 1
-    assert handle.progress is None
+    assert handle.progress is None and handle.ops == []
 
 
 async def test_events_are_bounded(

@@ -32,10 +32,12 @@ self.onmessage = async ({ data }) => {
       current = instruction;
       const run = OPS[instruction.op];
       if (!run) throw new ArmError("protocol", `unknown instruction ${instruction.op}`);
-      const result = await run(instruction);
+      const given = await run(instruction);
       if (failed) return;
-      tell("op", { result: plain({ op: instruction.op, label: instruction.label ?? null, ...result }) });
-      await progress(index, result.losses?.at(-1) ?? null);
+      const result = plain({ op: instruction.op, label: instruction.label ?? null, ...given });
+      tell("op", { result });
+      const loss = result.losses?.at(-1) ?? null;
+      await post("progress", JSON.stringify({ op: index, steps_done, loss, result }));
     }
     current = null;
     const end = await summary();
@@ -251,10 +253,6 @@ async function sha256(bytes) {
 async function post(path, body) {
   const response = await fetch(`${posts}/${path}`, { method: "POST", body });
   if (!response.ok) throw new ArmError("protocol", `${path}: HTTP ${response.status}`);
-}
-
-function progress(op, loss) {
-  return post("progress", JSON.stringify(plain({ op, steps_done, loss })));
 }
 
 function tell(kind, fields) {

@@ -150,14 +150,6 @@ class OpResult(Record):
     detail: dict[str, Any] = {}
 
 
-class Progress(Record):
-    """What a page says between two instructions."""
-
-    op: int = Field(ge=0, description="index of the instruction in the program")
-    steps_done: int = Field(ge=0)
-    loss: Number | None = None
-
-
 class PageEvent(Record):
     """Something that happened beside a job's result: a console line, a failed request, a crash."""
 
@@ -173,6 +165,15 @@ class PageEvent(Record):
         "hidden",
     ]
     message: str
+
+
+class Progress(Record):
+    """What a page says between two instructions."""
+
+    op: int = Field(ge=0, description="index of the instruction in the program")
+    steps_done: int = Field(ge=0)
+    loss: Number | None = None
+    result: OpResult = Field(description="what it gave; kept should the page die later")
 
 
 class PageFailure(Record):

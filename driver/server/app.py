@@ -23,7 +23,7 @@ from driver.records import Job, Progress
 from driver.server.job import JobHandle, RefusedError
 
 RESULT_BYTES = 64 << 20
-PROGRESS_BYTES = 4096
+PROGRESS_BYTES = 4 << 20
 
 _MIME = {
     ".html": "text/html; charset=utf-8",

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from driver.errors import SlotError
-from driver.records import Job, JobResult, PageEvent, Progress
+from driver.records import Job, JobResult, Op, OpResult, PageEvent, Progress
 
 PIECE_BYTES = 64 << 20
 MAX_DEPTH = 16
@@ -56,6 +56,8 @@ class JobHandle:
         self.url = url
         self.events: list[PageEvent] = []
         self.progress: Progress | None = None
+        self.ops: list[OpResult] = []
+        """What the instructions gave that the page has told of; in order."""
         self._on_progress = on_progress
         self._on_close = on_close
         self._labels = {op.label for op in job.program if op.op == "read"}
@@ -93,8 +95,13 @@ class JobHandle:
     def accept_progress(self, body: bytearray) -> None:
         """Raises RefusedError."""
         progress = _parsed(Progress, body)
-        if progress.op >= len(self.job.program):
-            raise RefusedError(400, f"progress of instruction {progress.op}, which is not there")
+        if progress.op != len(self.ops) or progress.op >= len(self.job.program):
+            raise RefusedError(400, f"progress of instruction {progress.op} after {len(self.ops)}")
+        try:
+            check_op(self.job.program, progress.op, progress.result, set(self.blobs))
+        except SlotError as error:
+            raise RefusedError(400, str(error)) from None
+        self.ops.append(progress.result)
         self.progress = progress
         if self._on_progress:
             self._on_progress(progress)
@@ -161,25 +168,35 @@ def check_result(job: Job, result: JobResult, blobs: set[str]) -> None:
     done, asked = len(result.ops), len(job.program)
     if done > asked or (result.status == "ok" and done < asked):
         raise SlotError(f"status {result.status} with {done} results of {asked} instructions")
-    for index, (op, given) in enumerate(zip(job.program, result.ops, strict=False)):
-        where = f"instruction {index} ({op.op})"
-        if (given.op, given.label) != (op.op, op.label):
-            raise SlotError(f"{where}: this is the result of {given.op} {given.label}")
-        if op.op == "train":
-            counts = (given.steps, len(given.losses), len(given.grad_norms))
-            if counts != (op.steps,) * 3 or given.ms is None or given.first_step is None:
-                raise SlotError(f"{where}: {counts} steps, losses and norms instead of {op.steps}")
-        if op.op in ("readback", "sentinel") and len(given.values_ms) != (op.count or 0):
-            raise SlotError(f"{where}: {len(given.values_ms)} values instead of {op.count}")
-        if op.op == "read" and op.label not in blobs:
-            raise SlotError(f"{where}: blob {op.label} is not complete")
-        times = [given.ms, given.compile_ms, given.upload_ms, *given.values_ms]
-        wrong = [ms for ms in times if ms is not None and not 0 <= ms < math.inf]
-        if wrong:
-            raise SlotError(f"{where}: {wrong[0]} ms is no duration")
-    free_form = [result.ran, result.memory, result.adapter, *(op.detail for op in result.ops)]
-    if any(_depth(value, MAX_DEPTH) > MAX_DEPTH for value in free_form):
+    for index, given in enumerate(result.ops):
+        check_op(job.program, index, given, blobs)
+    if _depth([result.ran, result.memory, result.adapter], MAX_DEPTH) > MAX_DEPTH:
         raise SlotError(f"a value is nested deeper than {MAX_DEPTH}")
+
+
+def check_op(program: tuple[Op, ...], index: int, given: OpResult, blobs: set[str]) -> None:
+    """Is this what instruction `index` of the program gives?
+
+    Raises:
+        SlotError: naming what does not fit.
+    """
+    op, where = program[index], f"instruction {index} ({program[index].op})"
+    if (given.op, given.label) != (op.op, op.label):
+        raise SlotError(f"{where}: this is the result of {given.op} {given.label}")
+    if op.op == "train":
+        counts = (given.steps, len(given.losses), len(given.grad_norms))
+        if counts != (op.steps,) * 3 or given.ms is None or given.first_step is None:
+            raise SlotError(f"{where}: {counts} steps, losses and norms instead of {op.steps}")
+    if op.op in ("readback", "sentinel") and len(given.values_ms) != (op.count or 0):
+        raise SlotError(f"{where}: {len(given.values_ms)} values instead of {op.count}")
+    if op.op == "read" and op.label not in blobs:
+        raise SlotError(f"{where}: blob {op.label} is not complete")
+    times = [given.ms, given.compile_ms, given.upload_ms, *given.values_ms]
+    wrong = [ms for ms in times if ms is not None and not 0 <= ms < math.inf]
+    if wrong:
+        raise SlotError(f"{where}: {wrong[0]} ms is no duration")
+    if _depth(given.detail, MAX_DEPTH) > MAX_DEPTH:
+        raise SlotError(f"{where}: a value is nested deeper than {MAX_DEPTH}")
 
 
 def _depth(value: object, limit: int) -> int:
