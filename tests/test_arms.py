@@ -1,0 +1,250 @@
+"""The arms' grammar, and what `auto` means on a machine."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from driver.arms import AUTO, MEANINGS, OPTIONS, ArmSpec, canonical, parse_arm, parse_arms, resolve
+from driver.errors import ArmError, Unsupported
+
+FEATURES: dict[str, Any] = {
+    "cross_origin_isolated": True,
+    "usable_threads": 6,
+    "wasm": {
+        "simd128": True, "relaxed_simd": True, "threads": True, "memory64": True,
+        "memory64_shared": True,
+    },
+    "webgpu": {"available": True, "vendor": "nvidia"},
+}  # fmt: skip
+
+
+def without(*keys: str) -> dict[str, Any]:
+    """The features of a browser that lacks these of WebAssembly."""
+    return FEATURES | {"wasm": FEATURES["wasm"] | dict.fromkeys(keys, False)}
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> ArmSpec:
+    name = draw(st.sampled_from(sorted(OPTIONS)))
+    options: dict[str, Any] = {}
+    for key, option in OPTIONS[name].items():
+        if option.choices:
+            value = st.sampled_from(option.choices)
+        elif isinstance(option.default, float):
+            value = st.floats(option.low, option.high)
+        else:
+            value = st.integers(int(option.low), int(option.high))
+        options[key] = draw(st.just(AUTO) | value if option.auto else value)
+    return ArmSpec(name=name, options=options)
+
+
+@given(specs())
+def test_the_canonical_form_is_read_back(spec: ArmSpec) -> None:
+    read = parse_arm(spec.canonical)
+    assert read == spec
+    assert read.canonical == spec.canonical
+
+
+@given(st.sampled_from(sorted(OPTIONS)), st.data())
+def test_the_canonical_form_sorts_and_expands(name: str, data: st.DataObject) -> None:
+    given_keys = data.draw(st.permutations(sorted(OPTIONS[name])))
+    defaults = {key: option.default for key, option in OPTIONS[name].items()}
+    text = canonical(name, {key: defaults[key] for key in given_keys})
+    assert text == parse_arm(name).canonical
+    assert [part.split("=")[0] for part in text.partition(":")[2].split("+")] == sorted(defaults)
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_an_arm_or_an_error(text: str) -> None:
+    try:
+        assert parse_arm(text).name in OPTIONS
+    except ArmError as error:
+        assert error.exit_code == 2
+
+
+@given(st.text(alphabet="wasm64gpu:,+=threadsimdkernels019.-e ", max_size=40))
+def test_nearly_arms_are_arms_or_errors(text: str) -> None:
+    for read in (parse_arm, parse_arms):
+        try:
+            read(text)
+        except ArmError:
+            continue
+
+
+def test_every_arm_has_a_meaning() -> None:
+    assert MEANINGS.keys() == OPTIONS.keys()
+
+
+def test_a_bare_name_leaves_everything_open() -> None:
+    assert set(parse_arm("wasm").options.values()) == {AUTO}
+    assert parse_arm(" webgpu ").canonical == "webgpu:matmul=auto"
+
+
+def test_options_in_any_order() -> None:
+    assert parse_arm("wasm:threads=1+simd=scalar") == parse_arm("wasm:simd=scalar+threads=1")
+
+
+@pytest.mark.parametrize(("alias", "level"), [("off", "scalar"), ("on", "simd128")])
+def test_aliases_are_expanded(alias: str, level: str) -> None:
+    assert parse_arm(f"wasm64:simd={alias}").options["simd"] == level
+
+
+@pytest.mark.parametrize(
+    ("rung", "products"),
+    [
+        ("naive", ("naive", "naive", "naive")),
+        ("forward", ("blocked", "naive", "naive")),
+        ("forward-dA", ("blocked", "blocked", "naive")),
+        ("forward-dA-dB", ("blocked", "blocked", "blocked")),
+    ],
+)
+def test_kernels_is_shorthand_for_the_three_products(rung: str, products: tuple[str, ...]) -> None:
+    spec = parse_arm(f"wasm:kernels={rung}")
+    assert tuple(spec.options[key] for key in ("mm_fwd", "mm_da", "mm_db")) == products
+    assert "kernels" not in spec.canonical
+
+
+@pytest.mark.parametrize("text", ["kernels=naive+mm_da=blocked", "mm_da=blocked+kernels=naive"])
+def test_a_named_product_wins_over_the_shorthand(text: str) -> None:
+    options = parse_arm(f"wasm:{text}").options
+    assert (options["mm_fwd"], options["mm_da"], options["mm_db"]) == ("naive", "blocked", "naive")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "unknown arm ''"),
+        ("wsam", "did you mean wasm?"),
+        ("cuda", "unknown arm 'cuda'. Known arms: wasm, wasm64"),
+        ("WASM", "unknown arm 'WASM'"),
+        ("wasm:", "'' is not an option"),
+        ("wasm:threads", "'threads' is not an option"),
+        ("wasm:threads=", "'threads=' is not an option"),
+        ("wasm:=1", "'=1' is not an option"),
+        ("wasm:threads=1+", "'' is not an option"),
+        ("wasm:thread=1", "did you mean threads?"),
+        ("wasm:matmul=naive", "unknown option 'matmul'. It has: threads, simd"),
+        ("webgpu:kernels=naive", "unknown option 'kernels'"),
+        ("wasm:threads=1+threads=2", "option threads is given twice"),
+        ("wasm:kernels=naive+kernels=naive", "option kernels is given twice"),
+        ("wasm:kernels=fast", "kernels=fast: expected one of naive, forward"),
+        ("wasm:simd=avx", "simd=avx: expected one of scalar, simd128, relaxed, auto"),
+        ("wasm:threads=0", "threads=0: expected 1 to 256"),
+        ("wasm:threads=257", "threads=257: expected 1 to 256"),
+        ("wasm:threads=2.5", "threads=2.5: expected a whole number"),
+        ("null:ms=fast", "ms=fast: expected a number"),
+        ("null:ms=nan", "ms=nan: expected 0 to"),
+        ("null:ms=inf", "ms=inf: expected 0 to"),
+        ("null:curve=auto", "curve=auto: expected one of reference, frozen"),
+        ("wasm:simd=scalar:threads=1", "simd=scalar:threads=1: expected one of"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, said: str) -> None:
+    with pytest.raises(ArmError) as error:
+        parse_arm(text)
+    assert said in str(error.value)
+
+
+# --------------------------------------------------------------------------- pairs
+
+
+def test_two_arms() -> None:
+    first, second = parse_arms("wasm:threads=1, webgpu")
+    assert (first.name, first.options["threads"], second.name) == ("wasm", 1, "webgpu")
+
+
+def test_the_same_arm_twice_is_an_aa_run() -> None:
+    first, second = parse_arms("wasm:threads=1,wasm:threads=1")
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("wasm", "found 1"),
+        ("", "found an empty one"),
+        ("wasm,webgpu,null", "found 3"),
+        ("wasm,", "found an empty one"),
+        (",wasm", "found an empty one"),
+        ("wasm,,webgpu", "found an empty one"),
+        ("wasm, ,webgpu", "found an empty one"),
+    ],
+)
+def test_a_comparison_has_two_arms(text: str, found: str) -> None:
+    with pytest.raises(ArmError, match=found):
+        parse_arms(text)
+
+
+@pytest.mark.parametrize("text", ["numpy,wasm", "wasm,numpy:dtype=float32"])
+def test_the_reference_is_no_arm_of_a_run(text: str) -> None:
+    with pytest.raises(ArmError, match="replay"):
+        parse_arms(text)
+
+
+# --------------------------------------------------------------------------- this machine
+
+
+@pytest.mark.parametrize(
+    ("features", "level"),
+    [
+        (FEATURES, "relaxed"),
+        (without("relaxed_simd"), "simd128"),
+        (without("relaxed_simd", "simd128"), "scalar"),
+    ],
+)
+def test_auto_takes_the_best_instruction_set(features: dict[str, Any], level: str) -> None:
+    job = resolve(parse_arm("wasm"), features)
+    assert job.options == {
+        "simd": level, "threads": 6, "mm_fwd": "blocked", "mm_da": "blocked", "mm_db": "blocked",
+    }  # fmt: skip
+    assert job.module == "arm_wasm.js"
+
+
+@pytest.mark.parametrize(
+    ("arm", "features", "said"),
+    [
+        ("wasm:simd=relaxed", without("relaxed_simd"), "no simd=relaxed"),
+        ("wasm:simd=on", without("relaxed_simd", "simd128"), "no simd=simd128"),
+        ("wasm", without("threads"), "no shared WebAssembly memory"),
+        ("wasm:threads=1", without("threads"), "no shared WebAssembly memory"),
+        ("wasm", FEATURES | {"cross_origin_isolated": False}, "cross-origin isolation"),
+        ("wasm64", without("memory64"), "no Memory64; use arm wasm"),
+        ("wasm64", without("memory64_shared"), "no Memory64"),
+        ("wasm", {}, "no shared WebAssembly memory"),
+        ("webgpu", FEATURES | {"webgpu": None}, "no WebGPU here (no adapter)"),
+        (
+            "webgpu",
+            FEATURES | {"webgpu": {"available": False, "reason": "blocklisted"}},
+            "no WebGPU here (blocklisted)",
+        ),
+        ("webgpu", {}, "no WebGPU here"),
+    ],
+)
+def test_what_the_browser_lacks_ends_the_run(arm: str, features: dict[str, Any], said: str) -> None:
+    with pytest.raises(Unsupported) as error:
+        resolve(parse_arm(arm), features)
+    assert said in str(error.value)
+    assert error.value.exit_code == 3
+
+
+def test_what_was_asked_for_is_kept() -> None:
+    asked = parse_arm("wasm64:threads=3+simd=off+kernels=forward")
+    assert resolve(asked, FEATURES).options == asked.options
+    assert resolve(parse_arm("webgpu:matmul=naive"), FEATURES).options == {"matmul": "naive"}
+
+
+def test_wasm_needs_no_memory64() -> None:
+    assert resolve(parse_arm("wasm"), without("memory64", "memory64_shared")).name == "wasm"
+
+
+@pytest.mark.parametrize("threads", [None, 0, 1])
+def test_at_least_one_thread(threads: int | None) -> None:
+    features = FEATURES | {"usable_threads": threads}
+    assert resolve(parse_arm("wasm"), features).options["threads"] == 1
+
+
+@pytest.mark.parametrize("name", ["wasm", "wasm64", "webgpu", "null"])
+def test_no_auto_reaches_the_page(name: str) -> None:
+    assert AUTO not in resolve(parse_arm(name), FEATURES).options.values()
