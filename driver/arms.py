@@ -28,6 +28,7 @@ class Option:
     high: float = math.inf
     aliases: tuple[tuple[str, str], ...] = ()
     auto: bool = False
+    numbers: bool = False
 
     def parse(self, arm: str, key: str, text: str) -> Value:
         """The value that `text` means; raises ArmError."""
@@ -35,9 +36,11 @@ class Option:
         if self.auto and text == AUTO:
             return AUTO
         if self.choices:
-            if text not in self.choices:
+            listed = self.numbers and all(map(_is_finite_number, text.split("/")))
+            if text not in self.choices and not listed:
                 allowed = ", ".join(self.choices + ((AUTO,) if self.auto else ()))
-                raise ArmError(f"arm {arm}: {key}={text}: expected one of {allowed}")
+                more = ", or numbers joined by /" if self.numbers else ""
+                raise ArmError(f"arm {arm}: {key}={text}: expected one of {allowed}{more}")
             return text
         kind = float if isinstance(self.default, float) else int
         try:
@@ -48,6 +51,19 @@ class Option:
         if not self.low <= number <= self.high:
             raise ArmError(f"arm {arm}: {key}={text}: expected {self.low:g} to {self.high:g}")
         return number
+
+
+def _is_finite_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def given_losses(text: str, steps: int) -> tuple[float, ...]:
+    """The null arm's programmed losses, `5.5/5.4/…`, the last one repeated up to `steps`."""
+    values = [float(part) for part in text.split("/")]
+    return tuple(values[min(index, len(values) - 1)] for index in range(steps))
 
 
 _PRODUCT = {"choices": ("naive", "blocked"), "auto": True}
@@ -84,8 +100,9 @@ OPTIONS: dict[str, dict[str, Option]] = {
         "seed": Option(0, "seed of noise and spikes", low=0, high=2**53 - 1),
         "curve": Option(
             "reference",
-            "losses it reports",
+            "losses it reports, the reference's, one number or a list like 5.5/5.4/5.2",
             choices=("reference", "frozen"),
+            numbers=True,
         ),
         "nan_at": Option(-1, "step whose loss is NaN, −1 never", low=-1, high=1e9),
         "hang_at": Option(-1, "step that never ends, −1 never", low=-1, high=1e9),

@@ -272,7 +272,9 @@ def arms_command(as_json: JsonOption = False) -> None:
     for name, options in OPTIONS.items():
         print(f"{name}: {MEANINGS[name]}")
         for key, option in options.items():
-            choices = " | ".join(option.choices) or "a number"
+            choices = " | ".join((*option.choices, *(["auto"] if option.auto else [])))
+            if not option.choices:
+                choices = "a number | auto" if option.auto else "a number"
             print(f"    {key}={option.default}  {option.meaning} ({choices})")
     print("\nArms are separated by `,`; options follow `:` and are joined by `+`:")
     print("    wasm:threads=1+simd=scalar,webgpu:matmul=naive")

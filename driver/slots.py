@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from driver.arms import given_losses
 from driver.browser import BrowserChoice, BrowserSession
 from driver.jobs import JobMaker, curve, open_op, read_op, train_op, train_ops
 from driver.measure import JobOutcome, run_job
@@ -78,8 +79,11 @@ class Blocks:
             program += train_ops(arm.warmup_steps - 1, arm.steps_per_window, "warmup")
         program += [train_op(arm.steps_per_window, "window")] * arm.windows
         program.append(read_op("param", "param"))
+        slots = 4 * len(plan.order)
+        left_s = plan.estimated_s * (slots - index) / slots
         self.report.phase(
-            f"slot {index + 1}/{4 * len(plan.order)}  {side} {arm.name}", arm.total_steps
+            f"slot {index + 1}/{slots}  {side} {arm.name}, about {left_s:.0f} s left in all",
+            arm.total_steps,
         )
         started = now_utc()
         outcome = await self._job(session, f"slot-{index}", which, program)
@@ -146,7 +150,7 @@ def slot_record(
 ) -> Slot:
     """Raw data of a slot, as far as it came."""
     result = outcome.result
-    ops = result.ops if result else []
+    ops = outcome.ops
     losses, norms = curve(ops)
     opened = next((op for op in ops if op.op == "open"), None)
     first = next((op for op in ops if op.op == "train"), None)
@@ -195,8 +199,10 @@ def null_program(
     if asked["curve"] == "reference":
         options["losses"] = json.dumps(reference.losses)
         options["grad_norms"] = json.dumps(reference.grad_norms)
-    else:
+    elif asked["curve"] == "frozen":
         options["losses"] = json.dumps([math.log(plan.config.vocab)] * steps)
+    else:
+        options["losses"] = json.dumps(given_losses(str(asked["curve"]), steps))
     faults = {key: asked[key] for key in ("nan_at", "hang_at", "crash_at")}
     options |= {key: at for key, at in faults.items() if int(at) >= 0}
     return ArmJob(name=arm.name, module=arm.module, options=options)
