@@ -44,11 +44,6 @@ class DoctorReport(Record):
     adapter: AdapterVerdict | None
     """The verdict on WebGPU's adapter; None where no page could be asked."""
 
-    @property
-    def ready(self) -> bool:
-        """Whether nothing is missing."""
-        return all(check.status != "missing" for check in self.checks)
-
 
 async def examine(choice: BrowserChoice | None) -> DoctorReport:
     """Examines Python, the machine, the compiler, and what a page in the browser can do.
@@ -75,19 +70,15 @@ async def examine(choice: BrowserChoice | None) -> DoctorReport:
         checks.append(_page_failed(outcome))
     else:
         detail = outcome.result.ops[0].detail
-        verdict = judge(adapter_signals(detail, browser))
+        webgpu = detail["webgpu"]
+        signals = AdapterSignals(
+            webgpu=webgpu if webgpu["available"] else None,
+            gpu_devices=browser.gpu_devices,
+            webgl_renderer=detail["webgl_renderer"],
+        )
+        verdict = judge(signals)
         checks += [*_page(detail, facts), *_wasm(detail["wasm"]), _webgpu(detail, verdict)]
     return DoctorReport(checks=tuple(checks), adapter=verdict)
-
-
-def adapter_signals(detail: dict[str, Any], browser: BrowserFacts) -> AdapterSignals:
-    """The three witnesses, from the detail of a `probe` instruction and the browser's facts."""
-    webgpu = detail.get("webgpu") or {}
-    return AdapterSignals(
-        webgpu=webgpu if webgpu.get("available") else None,
-        gpu_devices=browser.gpu_devices,
-        webgl_renderer=detail.get("webgl_renderer"),
-    )
 
 
 # --------------------------------------------------------------------------- without a browser

@@ -495,6 +495,15 @@ async def test_a_harmless_warning_is_recorded(session: BrowserSession, tmp_path:
     assert "by the way" in outcome.events[0].message
 
 
+async def test_a_page_that_was_hidden_says_so(session: BrowserSession, tmp_path: Path) -> None:
+    main = (WEB / "main.js").read_text()
+    assert main.count("hidden_events = 0") == 1
+    files = {"main.js": main.replace("hidden_events = 0", "hidden_events = 1")}
+    outcome = await run_with(session, tmp_path, files, OPEN)
+    assert outcome.status == "ok"
+    assert [event.kind for event in outcome.events] == ["hidden"]
+
+
 async def test_windows_hold_no_requests(session: BrowserSession, tmp_path: Path) -> None:
     """Nothing but the arm runs inside a window: no progress, no blob."""
     counting = arm_with(
