@@ -291,8 +291,7 @@ def doctor_command(browser: BrowserOption = None, as_json: JsonOption = False) -
         print(found.model_dump_json(indent=1))
     else:
         print(report.machine_checks(found, *_terminal()))
-    missing = any(check.status == "missing" for check in found.checks)
-    raise typer.Exit(3 if missing else 0)
+    raise typer.Exit(0 if found.ready else 3)
 
 
 @app.command()

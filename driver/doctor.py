@@ -27,6 +27,9 @@ _LOW_DISK_BYTES = 1 * _GIB
 _COARSE_TIMER_MS = 0.05
 _UPDATE = "use a current Chromium, Chrome or Edge: driver setup, or --browser PATH"
 
+# Without these no arm runs; SIMD, Memory64 and WebGPU are each needed by some arms only.
+_NEEDED = {"python", "compiler", "cache", "browser", "isolation", "wasm threads"}
+
 
 class Check(Record):
     """One ability."""
@@ -43,6 +46,11 @@ class DoctorReport(Record):
     checks: tuple[Check, ...]
     adapter: AdapterVerdict | None
     """The verdict on WebGPU's adapter; None where no page could be asked."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether the driver can work here; what only some arms need may be missing."""
+        return all(c.status != "missing" for c in self.checks if c.name in _NEEDED)
 
 
 async def examine(choice: BrowserChoice | None) -> DoctorReport:

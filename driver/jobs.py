@@ -1,19 +1,19 @@
 """Jobs for the page: an arm, its assets, states, batches and program, put on the server."""
 
 import hashlib
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from driver import build
-from driver.layout import WEB
 from driver.records import (
     ArmJob,
     Artifact,
     Job,
     ModelConfig,
     Op,
+    OpResult,
     Section,
     StateRef,
     TensorSlot,
@@ -40,7 +40,7 @@ class JobMaker:
     def artifacts(self) -> tuple[Artifact, ...]:
         """Every module and kernel that a job of this maker uses, and the page's own modules."""
         page = [
-            Artifact(name=f"web/{name}", sha256=digest, size_bytes=(WEB / name).stat().st_size)
+            Artifact(name=f"web/{name}", sha256=digest, size_bytes=self._server.sizes[name])
             for name, digest in self._server.modules.items()
         ]
         return tuple(sorted([*self._artifacts.values(), *page], key=lambda a: a.name))
@@ -151,7 +151,7 @@ def read_op(what: Section, label: str) -> Op:
     return Op(op="read", what=what, label=label)
 
 
-def curve(ops: list[Any], label: str | None = None) -> tuple[list[float], list[float]]:
+def curve(ops: Sequence[OpResult], label: str | None = None) -> tuple[list[float], list[float]]:
     """Losses and norms of all train results (with that label) in order."""
     chosen = [op for op in ops if op.op == "train" and label in (None, op.label)]
     return (

@@ -71,6 +71,7 @@ class JobServer:
             if path.is_file() and _PAGE_FILE.fullmatch(path.name)
         }
         self.modules = {name: _sha256(data) for name, data in self._files.items()}
+        self.sizes = {name: len(data) for name, data in self._files.items()}
         self._token = secrets.token_urlsafe(24)
         self._data: dict[str, bytes | Path] = {}
         self._jobs: dict[str, JobHandle] = {}
