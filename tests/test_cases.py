@@ -120,7 +120,7 @@ def test_not_a_safetensors_file(tmp_path: Path) -> None:
 def test_truncated_anywhere(write: Write) -> None:
     path = write()
     whole = path.read_bytes()
-    for length in [*range(0, 64), *range(64, len(whole), 97), len(whole) - 1]:
+    for length in [*range(64), *range(64, len(whole), 97), len(whole) - 1]:
         path.write_bytes(whole[:length])
         refusal(path)
     path.write_bytes(whole + b"\0")

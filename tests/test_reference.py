@@ -212,23 +212,22 @@ def test_adamw_against_its_formula(clip: float) -> None:
     params, tokens = params_of(model, 9), tokens_of(model, 9, steps=4)
     trained = Reference(model, params)
     p = {name: tensor.copy() for name, tensor in params.items()}
-    m = {name: 0.0 for name in p}
-    v = {name: 0.0 for name in p}
+    m = dict.fromkeys(p, 0.0)
+    v = dict.fromkeys(p, 0.0)
     for t in range(1, 5):
         _, grads = reference.loss_and_grads(model, p, tokens[t - 1])
         norm = np.sqrt(sum((g**2).sum() for g in grads.values()))
         factor = clip / (norm + 1e-6) if 0 < clip < norm else 1.0
-        for name in p:
+        for name, old in p.items():
             g = grads[name] * factor
             m[name] = 0.9 * m[name] + 0.1 * g
             v[name] = 0.95 * v[name] + 0.05 * g**2
             update = (m[name] / (1 - 0.9**t)) / (np.sqrt(v[name] / (1 - 0.95**t)) + 1e-3)
-            decayed = p[name].ndim == 2
-            p[name] = p[name] - 0.01 * update - (0.01 * 0.3 * p[name] if decayed else 0.0)
+            p[name] = old - 0.01 * update - (0.01 * 0.3 * old if old.ndim == 2 else 0.0)
         result = trained.step(tokens[t - 1])
         assert result.grad_norm == pytest.approx(norm, rel=1e-12)
-        for name in p:
-            np.testing.assert_allclose(trained.params[name], p[name], rtol=1e-10, atol=1e-14)
+        for name, want in p.items():
+            np.testing.assert_allclose(trained.params[name], want, rtol=1e-10, atol=1e-14)
     assert trained.t == 4
 
 
