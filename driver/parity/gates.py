@@ -106,10 +106,10 @@ Outcome = tuple[float | None, GateStatus, str]
 
 
 def _below(measured: float | None, limit: float | None, what: str) -> Outcome:
-    """pass when measured ≤ limit; a NaN never passes; nothing measured is unknown."""
+    """pass when 0 ≤ measured ≤ limit; NaN and infinities never pass; nothing measured is unknown."""
     if measured is None or limit is None:
         return None, "unknown", f"{what}: not measured"
-    status: GateStatus = "pass" if measured <= limit else "fail"
+    status: GateStatus = "pass" if 0 <= measured <= limit and measured < math.inf else "fail"
     return measured, status, f"{what} {measured:.2e}, limit {limit:.0e}"
 
 

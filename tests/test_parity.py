@@ -1,0 +1,514 @@
+"""Error measures, and every gate seen to pass and to fail."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import receipts
+from hypothesis import given
+from hypothesis import strategies as st
+from receipts import Parts
+
+from driver import parity
+from driver.parity import differences, gate_plans, key_bias_ratio, tensor_error
+from driver.receipt import derive
+from driver.records import Gate, Slot, TensorError, Verdict
+
+NAN = math.nan
+BAD = (NAN, math.inf, -math.inf)
+
+
+def judged(run: Parts) -> tuple[dict[str, Gate], Verdict]:
+    _, gates, verdict = derive(run.plan, run.environment, run.reference, run.parity, run.slots)
+    assert [gate.name for gate in gates] == [gate.name for gate in run.plan.gates]
+    return {gate.name: gate for gate in gates}, verdict
+
+
+# --------------------------------------------------------------------------- measures
+
+
+def test_tensor_error_by_hand() -> None:
+    error = tensor_error(np.array([3.0, 4.0]), np.array([3.0, 4.5]), "wte")
+    assert error.rel_l2 == pytest.approx(0.5 / 5)
+    assert error.worst_scaled == pytest.approx(0.5 / math.sqrt(12.5))
+    assert error.cosine == pytest.approx((9 + 18) / (5 * math.hypot(3, 4.5)))
+    assert tensor_error(np.ones(3), np.ones(3), "wte").rel_l2 == 0
+
+
+def test_tensor_error_is_computed_in_float64() -> None:
+    want = np.full(1000, 1.0)
+    got = np.full(1000, 1 + 1e-7, np.float32)
+    assert tensor_error(want, got, "wte").rel_l2 == pytest.approx(float(got[0]) - 1, rel=1e-6)
+
+
+def test_an_exact_zero_has_an_error_too() -> None:
+    error = tensor_error(np.zeros(4), np.full(4, 1e-3), "lnf.b")
+    assert error.rel_l2 > 1
+    assert error.cosine is None
+
+
+@given(st.integers(0, 5), st.sampled_from(["wte", "lnf.g", "h.0.mlp.b1"]))
+def test_a_nan_anywhere_wins(at: int, name: str) -> None:
+    got = np.ones(6)
+    got[at] = NAN
+    error = tensor_error(np.ones(6), got, name)
+    assert math.isnan(error.rel_l2)
+    assert math.isnan(error.worst_scaled)
+    assert error.cosine is None
+
+
+@pytest.mark.parametrize("bad", [math.inf, -math.inf])
+def test_an_infinity_is_an_infinite_error(bad: float) -> None:
+    error = tensor_error(np.ones(3), np.array([1, bad, 1]), "wte")
+    assert not error.rel_l2 < math.inf
+    assert not error.worst_scaled < math.inf
+
+
+def test_the_key_bias_is_left_out() -> None:
+    want, got = np.ones(9), np.ones(9)
+    got[3:6] = NAN
+    assert tensor_error(want, got, "h.2.attn.bqkv").rel_l2 == 0
+    assert math.isnan(tensor_error(want, got, "h.2.attn.bo").rel_l2)
+    got = np.ones(9)
+    got[2] = 2
+    assert tensor_error(want, got, "h.2.attn.bqkv").rel_l2 == pytest.approx(1 / math.sqrt(6))
+
+
+def test_the_key_bias_is_bounded() -> None:
+    small, large = np.array([3.0, 0, 0.01, 0, 0, 4]), np.array([3.0, 0, 0, 0.5, 0, 4])
+    assert key_bias_ratio({"h.0.attn.bqkv": small}) == pytest.approx(0.002)
+    both = {"h.0.attn.bqkv": large, "h.1.attn.bqkv": small, "wte": np.full(6, 1e9)}
+    assert key_bias_ratio(both) == pytest.approx(0.1)
+    assert key_bias_ratio({"h.0.attn.bqkv": np.array([0, 0, 1.0, 0, 0, 0])}) > 1
+
+
+@pytest.mark.parametrize("at", range(6))
+@pytest.mark.parametrize("name", ["h.0.attn.bqkv", "h.1.attn.bqkv"])
+def test_a_nan_in_any_third_reaches_the_bound(at: int, name: str) -> None:
+    grads = {f"h.{layer}.attn.bqkv": np.ones(6) for layer in range(3)}
+    grads[name][at] = NAN
+    assert math.isnan(key_bias_ratio(grads))
+
+
+@given(st.floats(allow_nan=True), st.floats(allow_nan=True))
+def test_nan_max(a: float, b: float) -> None:
+    got = parity.measures.nan_max(a, b)
+    assert math.isnan(got) if math.isnan(a) or math.isnan(b) else got == max(a, b)
+
+
+# --------------------------------------------------------------------------- curves
+
+
+def slot(side: str, losses: list[float], norms: list[float] | None = None, block: int = 0) -> Slot:
+    built = receipts.parts(blocks=1).slots[0]
+    return built.model_copy(
+        update={"side": side, "block": block, "losses": losses, "grad_norms": norms or losses}
+    )
+
+
+def test_the_worst_step_of_a_curve() -> None:
+    reference = receipts.parts().reference.model_copy(
+        update={"losses": [2.0, 2.0, 1.0], "grad_norms": [1.0, 1.0, 1.0]}
+    )
+    slots = [
+        slot("A", [2.0, 2.0, 1.0], [1, 1, 1]),
+        slot("A", [2.0, 2.2, 1.05], [1, 1, 0.5]),
+        slot("B", [9.0, 9.0, 9.0]),
+    ]
+    error = parity.curve_error(reference, slots, "A")
+    assert (error.steps, error.loss_step, error.grad_norm_step) == (3, 1, 2)
+    assert error.loss == pytest.approx(0.1)
+    assert error.grad_norm == pytest.approx(0.5)
+
+
+def test_curves_are_compared_on_the_common_prefix() -> None:
+    reference = receipts.parts().reference.model_copy(update={"losses": [2.0, 2.0]})
+    error = parity.curve_error(reference, [slot("A", [2.0, 2.0, 99.0])], "A")
+    assert (error.steps, error.loss) == (2, 0.0)
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_number_that_is_none_wins_a_curve(bad: float) -> None:
+    reference = receipts.parts().reference
+    losses = list(reference.losses)
+    for at in (0, 5, len(losses) - 1):
+        wrong = [*losses[:at], bad, *losses[at + 1 :]]
+        for slots in (
+            [slot("A", wrong), slot("A", losses)],
+            [slot("A", losses), slot("A", wrong)],
+            [slot("A", [x + 1 for x in losses]), slot("A", wrong)],
+        ):
+            error = parity.curve_error(reference, slots, "A")
+            assert error.loss is not None
+            assert not error.loss < math.inf
+            drift = parity.paired_drift([*slots, slot("B", losses)])
+            assert drift.loss is not None
+            assert not drift.loss < math.inf
+
+
+def test_nothing_measured_is_no_error() -> None:
+    error = parity.curve_error(receipts.parts().reference, [], "A")
+    assert (error.steps, error.loss, error.loss_step) == (0, None, None)
+
+
+def test_drift_pairs_within_a_block() -> None:
+    slots = [
+        slot("A", [2.0, 1.0], block=0),
+        slot("B", [2.0, 1.1], block=0),
+        slot("A", [4.0, 3.0], block=1),
+        slot("B", [4.0, 3.0], block=1),
+    ]
+    drift = parity.paired_drift(slots)
+    assert (drift.steps, drift.loss_step) == (2, 1)
+    assert drift.loss == pytest.approx(0.1 / 1.1)
+
+
+def test_slots_repeat_bit_for_bit() -> None:
+    run = receipts.parts(names=("wasm", "wasm"), blocks=1)
+    assert parity.slots_repeat(run.slots, "A") is True
+    a = [s.index for s in run.slots if s.side == "A"][1]
+    last = run.slots[a].losses[-1]
+    for changes in (
+        {"losses": [*run.slots[a].losses[:-1], math.nextafter(last, 9)]},
+        {"grad_norms": [0.0]},
+        {"param_sha256": "00" * 32},
+    ):
+        assert parity.slots_repeat(run.with_slot(a, **changes).slots, "A") is False
+        assert parity.slots_repeat(run.with_slot(a, **changes).slots, "B") is True
+    assert parity.slots_repeat(run.with_slot(a, status="failed").slots, "A") is None
+
+
+# --------------------------------------------------------------------------- identity
+
+
+@pytest.mark.parametrize(
+    ("expected", "ran"),
+    [
+        ({"lr": 3e-4}, {"lr": float(np.float32(3e-4))}),
+        ({"grad_clip": 1.0}, {"grad_clip": 1}),
+        ({"threads": 2}, {"threads": 2, "more": "is welcome"}),
+        ({"hyper": {"d": 4}}, {"hyper": {"d": 4}}),
+        ({"x": None}, {}),
+        ({"weight_decay": 0.0}, {"weight_decay": 0}),
+        ({"shape": [1, 2]}, {"shape": [1, 2]}),
+        ({"wgsl_sha256": {"a": "1", "b": "2"}}, {"wgsl_sha256": {"a": "1"}}),
+    ],
+    ids=str,
+)
+def test_what_agrees(expected: dict[str, Any], ran: dict[str, Any]) -> None:
+    assert differences(expected, ran) == []
+
+
+@pytest.mark.parametrize(
+    ("expected", "ran", "said"),
+    [
+        ({"lr": 3e-4}, {"lr": 3.001e-4}, "lr: ran 0.0003001, configured 0.0003"),
+        ({"lr": 3e-4}, {}, "lr: ran None"),
+        ({"lr": 3e-4}, {"lr": NAN}, "lr: ran nan"),
+        ({"lr": 3e-4}, {"lr": "0.0003"}, "lr: ran '0.0003'"),
+        ({"grad_clip": 1.0}, {"grad_clip": True}, "grad_clip: ran True"),
+        ({"weight_decay": 0.0}, {"weight_decay": False}, "weight_decay: ran False"),
+        ({"threads": 2}, {"threads": 3}, "threads: ran 3, configured 2"),
+        ({"threads": 1}, {"threads": True}, "threads: ran True"),
+        ({"shared": True}, {"shared": 1}, "shared: ran 1"),
+        ({"threads": 2}, {"threads": "2"}, "threads: ran '2'"),
+        ({"hyper": {"d": 4}}, {"hyper": {"d": 5}}, "hyper.d: ran 5"),
+        ({"hyper": {"d": 4}}, {"hyper": 4}, "hyper: ran 4"),
+        ({"hyper": {"d": {"e": 1}}}, {"hyper": {"d": {}}}, "hyper.d.e: ran None"),
+        ({"hyper": {}}, {}, "hyper: ran None"),
+        ({"simd": "relaxed"}, {"simd": "scalar"}, "simd: ran 'scalar'"),
+        ({"wgsl_sha256": {"a": "1"}}, {"wgsl_sha256": {"a": "2"}}, "wgsl_sha256.a: ran '2'"),
+        ({"wgsl_sha256": {"a": "1"}}, {"wgsl_sha256": {"z": "1"}}, "wgsl_sha256.z: ran '1'"),
+        ({"wgsl_sha256": {"a": "1"}}, {"wgsl_sha256": {}}, "wgsl_sha256.a: ran None"),
+        ({"wgsl_sha256": "1"}, {"wgsl_sha256": {"a": "1"}}, "wgsl_sha256: ran {"),
+    ],
+    ids=str,
+)
+def test_what_differs_is_named(expected: dict[str, Any], ran: dict[str, Any], said: str) -> None:
+    found = differences(expected, ran)
+    assert len(found) == 1
+    assert found[0].startswith(said)
+
+
+# --------------------------------------------------------------------------- gates
+
+GOOD = receipts.parts()
+WASM = receipts.parts(names=("wasm64", "wasm"))
+
+
+def test_a_good_run_is_qualified() -> None:
+    gates, verdict = judged(GOOD)
+    assert {gate.status for gate in gates.values()} == {"pass", "not-applicable"}
+    assert [n for n, g in gates.items() if g.status == "not-applicable"] == ["repeat.B"]
+    assert (verdict.status, verdict.reasons) == ("qualified", ())
+    gates, verdict = judged(WASM)
+    assert [n for n, g in gates.items() if g.status == "not-applicable"] == ["adapter"]
+    assert verdict.status == "qualified"
+
+
+def with_error(which: int, kind: str, value: float) -> Parts:
+    """One tensor of the second teacher point, or at the end of the curve, is off by `value`."""
+    found = GOOD.parity[which]
+    wrong = {"wpe": TensorError(rel_l2=value, cosine=None, worst_scaled=value)}
+    if kind == "final_params":
+        return GOOD.with_parity(which, final_params=found.final_params | wrong)
+    point = found.points[1]
+    point = point.model_copy(update={kind: getattr(point, kind) | wrong})
+    return GOOD.with_parity(which, points=(found.points[0], point, found.points[2]))
+
+
+def with_key_bias(which: int, value: float) -> Parts:
+    points = tuple(
+        p.model_copy(update={"key_bias_ratio": value}) if p.t == 4 else p
+        for p in GOOD.parity[which].points
+    )
+    return GOOD.with_parity(which, points=points)
+
+
+def with_curve(field: str, side: str, factor: float, base: Parts = GOOD) -> Parts:
+    """The last slot of a side is off by a factor at step 6, in losses or norms."""
+    index = max(s.index for s in base.slots if s.side == side)
+    curve = list(getattr(base.slots[index], field))
+    curve[6] *= factor
+    return base.with_slot(index, **{field: curve})
+
+
+def with_side(side: str, base: Parts = GOOD, **changes: Any) -> Parts:
+    for s in base.slots:
+        if s.side == side:
+            base = base.with_slot(s.index, **changes)
+    return base
+
+
+def flat(side: str, fall: float) -> Parts:
+    """Both curves and the reference fall by `fall` from first to last quarter."""
+    n = receipts.STEPS
+    quarter = n // 4
+    curve = [2.0] * quarter + [2.0 - fall / 2] * (n - 2 * quarter) + [2.0 - fall] * quarter
+    base = replace(GOOD, reference=GOOD.reference.model_copy(update={"losses": curve}))
+    return with_side("A", with_side("B", base, losses=curve), losses=curve)
+
+
+def ran_other(side: str, **changes: Any) -> Parts:
+    index = max(s.index for s in GOOD.slots if s.side == side)
+    return GOOD.with_slot(index, ran=GOOD.slots[index].ran | changes)
+
+
+def short(index: int, field: str) -> Parts:
+    return GOOD.with_slot(index, **{field: getattr(GOOD.slots[index], field)[:-1]})
+
+
+def quiet(load: Any, cores: Any = 8) -> Parts:
+    environment = GOOD.environment
+    return GOOD.with_environment(
+        load_before=environment.load_before | {"load_1min": load},
+        machine=environment.machine | {"cores_logical": cores},
+    )
+
+
+B = max(s.index for s in GOOD.slots if s.side == "B")
+A = max(s.index for s in GOOD.slots if s.side == "A")
+OTHER = receipts.HARDWARE | {"architecture": "ampere"}
+
+Case = tuple[str, str, Callable[[], Parts]]
+CASES: list[Case] = [
+    ("parity.grads.A", "pass", lambda: with_error(0, "grads", 2e-5)),
+    ("parity.grads.A", "fail", lambda: with_error(0, "grads", 2.01e-5)),
+    ("parity.grads.B", "fail", lambda: with_error(1, "grads", math.inf)),
+    ("parity.grads.B", "fail", lambda: with_error(1, "grads", NAN)),
+    ("parity.grads.A", "unknown", lambda: GOOD.with_parity(0, points=())),
+    ("parity.params.A", "pass", lambda: with_error(0, "params", 5e-5)),
+    ("parity.params.A", "fail", lambda: with_error(0, "params", 5.01e-5)),
+    ("parity.params.B", "fail", lambda: with_error(1, "params", NAN)),
+    ("parity.params.B", "unknown", lambda: GOOD.with_parity(1, points=())),
+    ("parity.key_bias.A", "pass", lambda: with_key_bias(0, 2e-6)),
+    ("parity.key_bias.A", "fail", lambda: with_key_bias(0, 2.1e-6)),
+    ("parity.key_bias.B", "fail", lambda: with_key_bias(1, NAN)),
+    ("parity.key_bias.B", "unknown", lambda: GOOD.with_parity(1, points=())),
+    ("parity.export.A", "pass", lambda: GOOD),
+    ("parity.export.A", "fail", lambda: GOOD.with_parity(0, export_equal=False)),
+    ("parity.export.B", "unknown", lambda: GOOD.with_parity(1, export_equal=None)),
+    ("curve.loss.A", "pass", lambda: with_curve("losses", "A", 1 + 9e-6)),
+    ("curve.loss.A", "fail", lambda: with_curve("losses", "A", 1 + 1.1e-5)),
+    ("curve.loss.B", "fail", lambda: with_curve("losses", "B", NAN)),
+    ("curve.loss.A", "unknown", lambda: replace(GOOD, slots=())),
+    ("curve.grad_norm.B", "pass", lambda: with_curve("grad_norms", "B", 1 + 9e-5)),
+    ("curve.grad_norm.B", "fail", lambda: with_curve("grad_norms", "B", 1 + 1.1e-4)),
+    ("curve.grad_norm.A", "fail", lambda: with_curve("grad_norms", "A", NAN)),
+    ("curve.grad_norm.A", "unknown", lambda: replace(GOOD, slots=())),
+    ("final.params.A", "pass", lambda: with_error(0, "final_params", 5e-5)),
+    ("final.params.A", "fail", lambda: with_error(0, "final_params", 5.1e-5)),
+    ("final.params.B", "fail", lambda: with_error(1, "final_params", NAN)),
+    ("final.params.B", "unknown", lambda: GOOD.with_parity(1, final_params={})),
+    ("finite.A", "pass", lambda: GOOD),
+    ("finite.A", "fail", lambda: with_curve("losses", "A", NAN)),
+    ("finite.B", "fail", lambda: with_curve("grad_norms", "B", math.inf)),
+    ("finite.B", "fail", lambda: GOOD.with_slot(B, windows_ms=[1.0, NAN, 1.0])),
+    ("finite.B", "unknown", lambda: with_side("B", losses=[])),
+    ("identity.A", "pass", lambda: ran_other("A", more=1)),
+    ("identity.A", "fail", lambda: ran_other("A", arm="wasm64")),
+    ("identity.A", "fail", lambda: ran_other("A", plan_sha256="0" * 64)),
+    ("identity.B", "fail", lambda: ran_other("B", hyper={"lr": 3e-4})),
+    ("identity.B", "fail", lambda: GOOD.with_slot(B, ran={})),
+    ("identity.B", "fail", lambda: GOOD.with_slot(B, adapter=receipts.SOFTWARE)),
+    ("identity.B", "fail", lambda: GOOD.with_slot(B, adapter=OTHER)),
+    ("identity.B", "fail", lambda: GOOD.with_slot(B, adapter=None)),
+    ("identity.A", "unknown", lambda: with_side("A", status="failed")),
+    ("repeat.A", "pass", lambda: GOOD),
+    ("repeat.A", "fail", lambda: with_curve("losses", "A", 1 + 1e-12)),
+    ("repeat.A", "fail", lambda: GOOD.with_slot(A, param_sha256="0" * 64)),
+    ("repeat.B", "not-applicable", lambda: with_curve("losses", "B", 1 + 1e-12)),
+    ("repeat.B", "fail", lambda: with_curve("losses", "B", 1 + 1e-12, WASM)),
+    ("repeat.A", "unknown", lambda: replace(GOOD, slots=GOOD.slots[:1])),
+    ("learned.A", "pass", lambda: flat("A", 0.021)),
+    ("learned.A", "fail", lambda: flat("A", 0.019)),
+    ("learned.B", "fail", lambda: flat("B", -0.5)),
+    ("learned.B", "fail", lambda: with_curve("losses", "B", 1.0).with_slot(B, losses=[NAN] * 14)),
+    ("learned.B", "unknown", lambda: with_side("B", losses=[2.0, 1.0])),
+    ("learned.A", "unknown", lambda: replace(GOOD, slots=())),
+    ("errors", "pass", lambda: GOOD),
+    ("errors", "fail", lambda: receipts.failed_slot(GOOD)),
+    ("errors", "fail", lambda: replace(GOOD, slots=())),
+    ("errors", "fail", lambda: replace(GOOD, slots=GOOD.slots[:-1])),
+    ("errors", "fail", lambda: replace(GOOD, slots=(*GOOD.slots, GOOD.slots[-1]))),
+    ("errors", "fail", lambda: replace(GOOD, slots=GOOD.slots[::-1])),
+    ("errors", "fail", lambda: GOOD.with_slot(0, side="B" if GOOD.slots[0].side == "A" else "A")),
+    ("errors", "fail", lambda: GOOD.with_slot(3, block=1)),
+    ("errors", "fail", lambda: GOOD.with_slot(3, position=0)),
+    ("errors", "fail", lambda: short(4, "losses")),
+    ("errors", "fail", lambda: short(4, "grad_norms")),
+    ("errors", "fail", lambda: short(4, "windows_ms")),
+    ("errors", "fail", lambda: GOOD.with_slot(4, steps_per_window=5)),
+    ("drift.loss", "pass", lambda: with_curve("losses", "B", 1 + 1.9e-5)),
+    ("drift.loss", "fail", lambda: with_curve("losses", "B", 1 + 2.1e-5)),
+    ("drift.loss", "fail", lambda: with_curve("losses", "A", NAN)),
+    ("drift.loss", "unknown", lambda: replace(GOOD, slots=())),
+    ("adapter", "pass", lambda: GOOD),
+    ("adapter", "fail", lambda: receipts.parts(adapter="software")),
+    ("adapter", "unknown", lambda: GOOD.with_environment(adapter_verdict="unknown")),
+    ("adapter", "unknown", lambda: GOOD.with_environment(adapter_verdict="not-applicable")),
+    ("adapter", "not-applicable", lambda: WASM),
+    ("blocks", "pass", lambda: GOOD),
+    ("blocks", "fail", lambda: receipts.parts(blocks=2)),
+    ("blocks", "fail", lambda: receipts.parts(blocks=5)),
+    ("blocks", "fail", lambda: GOOD.with_slot(B, windows_ms=[0.0, 1.0, 1.0])),
+    ("blocks", "fail", lambda: replace(GOOD, slots=())),
+    ("quiet", "pass", lambda: quiet(4.0)),
+    ("quiet", "fail", lambda: quiet(4.1)),
+    ("quiet", "unknown", lambda: quiet(None)),
+    ("quiet", "unknown", lambda: quiet("0.1")),
+    ("quiet", "unknown", lambda: quiet(0.1, cores=None)),
+    ("quiet", "unknown", lambda: quiet(0.1, cores=0)),
+    ("quiet", "fail", lambda: quiet(NAN)),
+    ("arms", "pass", lambda: GOOD),
+    ("arms", "fail", lambda: receipts.parts(names=("null", "null"))),
+    ("arms", "fail", lambda: receipts.parts(names=("wasm", "null"))),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "run"), CASES, ids=[f"{i}-{n}-{s}" for i, (n, s, _) in enumerate(CASES)]
+)
+def test_gate(name: str, status: str, run: Callable[[], Parts]) -> None:
+    gates, verdict = judged(run())
+    gate = gates[name]
+    assert gate.status == status, gate.reason
+    assert gate.reason
+    if status == "fail":
+        expected = "failed" if gate.gate_class == "blocking" else "unqualified"
+        assert verdict.status in (expected, "failed")
+        hidden = gate.gate_class == "qualifying" and verdict.status == "failed"
+        named = any(reason.startswith(name) for reason in verdict.reasons)
+        assert named or hidden or name == "adapter"
+    if status == "unknown":
+        assert verdict.status != "qualified"
+    if gate.gate_class == "blocking" and status == "fail":
+        assert verdict.headline.startswith("No claim")
+
+
+def test_every_gate_is_seen_to_pass_and_to_fail() -> None:
+    seen = {(name.rsplit(".", 1)[0] if name[-2:] in (".A", ".B") else name, status)
+            for name, status, _ in CASES}  # fmt: skip
+    names = {
+        gate.name.rsplit(".", 1)[0] if gate.name[-2:] in (".A", ".B") else gate.name
+        for gate in gate_plans(False)
+    }
+    assert {(name, status) for name in names for status in ("pass", "fail")} <= seen
+
+
+@pytest.mark.parametrize("bad", [*BAD, -1e-9])
+@pytest.mark.parametrize("limit", [None, 2e-5, math.inf, NAN])
+def test_no_number_that_is_none_ever_passes(bad: float, limit: float | None) -> None:
+    assert parity.gates._below(bad, limit, "x")[1] in ("fail", "unknown")
+    assert parity.gates._below(None, limit, "x")[1] == "unknown"
+
+
+def test_the_worst_tensor_is_named() -> None:
+    gates, _ = judged(with_error(0, "grads", 1e-3))
+    assert gates["parity.grads.A"].measured == 1e-3
+    assert "wpe at t=1 1.00e-03, limit 2e-05" in gates["parity.grads.A"].reason
+    gates, _ = judged(with_error(0, "grads", NAN))
+    assert "wpe at t=1 nan" in gates["parity.grads.A"].reason
+
+
+def test_a_limit_is_the_plans_own() -> None:
+    strict = tuple(
+        g.model_copy(update={"limit": 1e-9}) if g.name == "curve.loss.B" else g
+        for g in GOOD.plan.gates
+    )
+    gates, _ = judged(GOOD.with_plan(gates=strict))
+    assert gates["curve.loss.B"].status == "fail"
+    assert gates["curve.loss.B"].limit == 1e-9
+
+
+def test_a_gate_that_nobody_knows_never_passes() -> None:
+    foreign = GOOD.plan.gates[0].model_copy(update={"name": "beauty"})
+    gates, verdict = judged(GOOD.with_plan(gates=(*GOOD.plan.gates, foreign)))
+    assert gates["beauty"].status == "unknown"
+    assert verdict.status == "unqualified"
+
+
+# --------------------------------------------------------------------------- adapter
+
+
+def test_a_software_adapter_is_unqualified() -> None:
+    _, verdict = judged(receipts.parts(adapter="software"))
+    assert verdict.status == "unqualified"
+    assert verdict.reasons[0] == "software adapter"
+
+
+def test_a_software_adapter_comes_first_of_the_reasons() -> None:
+    run = receipts.parts(adapter="software", blocks=1)
+    run = run.with_environment(load_before={"load_1min": 80.0})
+    _, verdict = judged(run)
+    assert verdict.reasons[0].startswith("software adapter")
+    assert len(verdict.reasons) == 3
+
+
+def test_required_hardware_makes_the_gate_blocking() -> None:
+    assert {g.name: g.gate_class for g in gate_plans(False)}["adapter"] == "qualifying"
+    assert {g.name: g.gate_class for g in gate_plans(True)}["adapter"] == "blocking"
+    _, verdict = judged(receipts.parts(adapter="software", require_hardware=True))
+    assert (verdict.status, verdict.reasons) == ("failed", ("software adapter",))
+    _, verdict = judged(receipts.parts(require_hardware=True))
+    assert verdict.status == "qualified"
+
+
+def test_required_hardware_that_is_unknown_is_not_qualified() -> None:
+    run = receipts.parts(require_hardware=True).with_environment(adapter_verdict="unknown")
+    gates, verdict = judged(run)
+    assert gates["adapter"].status == "unknown"
+    assert verdict.status != "qualified"
+
+
+@pytest.mark.parametrize("names", [("null", "null"), ("null", "wasm"), ("webgpu", "null")])
+def test_a_fake_arm_is_never_qualified(names: tuple[str, str]) -> None:
+    gates, verdict = judged(receipts.parts(names=names))
+    assert verdict.status == "unqualified"
+    assert gates["drift.loss"].status == "not-applicable"
+    fake = "AB"[names.index("null")]
+    assert gates[f"curve.loss.{fake}"].status == "not-applicable"
+    assert gates[f"finite.{fake}"].status == "pass"
