@@ -1,0 +1,351 @@
+"""The WebGPU arm in a real Chromium: right at odd shapes, economical, and loud when it fails."""
+
+import asyncio
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytest_asyncio
+from conftest import GOLDEN
+
+from driver.browser import BrowserSession, find_browser
+from driver.build import gather_wgsl
+from driver.cases import Case, read_case, write_result
+from driver.jobs import JobMaker, curve, open_op, read_op, train_op
+from driver.layout import WEB
+from driver.measure import JobOutcome, run_job
+from driver.prepare import probe
+from driver.records import ArmJob, ModelConfig, Op, PageFailure
+from driver.replay import Result
+from driver.reference import Reference
+from driver.server import JobServer
+from driver.tensors import flat_size, flatten, initial_state
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+RECIPE: dict[str, Any] = {
+    "lr": 3e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "grad_clip": 1.0,
+}  # fmt: skip
+# An arm for these tests: counts what the device makes, and breaks it when its options say so.
+WATCHED = """
+import { ArmError } from "./errors.js";
+import * as webgpu from "./arm_webgpu.js";
+
+let device = null;
+const counts = {};
+const count = (object, names) => {
+  for (const name of names) {
+    const real = object[name].bind(object);
+    object[name] = (...given) => ((counts[name] = (counts[name] ?? 0) + 1), real(...given));
+  }
+};
+const request = GPUAdapter.prototype.requestDevice;
+
+export async function open(job, io) {
+  const { options } = job.arm;
+  GPUAdapter.prototype.requestDevice = async function (...given) {
+    device = await request.apply(this, given);
+    count(device, ["createBuffer", "createBindGroup", "createShaderModule", "createComputePipelineAsync"]);
+    count(device.queue, ["submit"]);
+    const begin = GPUCommandEncoder.prototype.beginComputePass;
+    GPUCommandEncoder.prototype.beginComputePass = function (...args) {
+      const pass = begin.apply(this, args);
+      count(pass, ["dispatchWorkgroups"]);
+      return pass;
+    };
+    if (options.fault === "out-of-memory") {
+      const [push, pop] = [device.pushErrorScope.bind(device), device.popErrorScope.bind(device)];
+      const scopes = [];
+      device.pushErrorScope = (kind) => (scopes.push(kind), push(kind));
+      device.popErrorScope = async () => {
+        const kind = scopes.pop();
+        return (await pop()) ?? (kind === "out-of-memory" ? new GPUOutOfMemoryError("no room") : null);
+      };
+    }
+    return device;
+  };
+  if (options.fault === "no adapter") GPU.prototype.requestAdapter = async () => null;
+  const arm = await webgpu.open(job, io);
+  const { train } = arm;
+  arm.train = async (tokens, steps) => {
+    for (const name of Object.keys(counts)) counts[name] = 0;
+    if (options.fault === "lost") setTimeout(() => device.destroy(), 20);
+    if (options.fault === "invalid") arm.buffers.results.destroy();
+    const results = await train.call(arm, tokens, steps);
+    arm.ran.counts = { ...counts };
+    return results;
+  };
+  return arm;
+}
+"""
+
+
+def model(**shape: int) -> ModelConfig:
+    """A configuration; d_ff is 4·d_model unless given."""
+    return ModelConfig(**(RECIPE | {"d_ff": 4 * shape["d_model"]} | shape))
+
+
+SHAPES = {
+    "vocabulary 97, five heads of 8": model(
+        n_layer=2, n_head=5, d_model=40, ctx=17, batch=3, vocab=97
+    ),
+    "heads of 12": model(n_layer=2, n_head=2, d_model=24, ctx=9, batch=2, vocab=256),
+    "nothing divides by 4": model(
+        n_layer=1, n_head=3, d_model=21, d_ff=35, ctx=7, batch=3, vocab=31
+    ),
+    "heads of 1": model(n_layer=1, n_head=5, d_model=5, ctx=6, batch=2, vocab=13),
+    "one of everything": model(n_layer=1, n_head=1, d_model=1, ctx=1, batch=1, vocab=2),
+    "one long head": model(n_layer=1, n_head=1, d_model=100, ctx=33, batch=1, vocab=300),
+}
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def session() -> AsyncIterator[BrowserSession]:
+    choice = find_browser(None)
+    if choice is None:
+        pytest.skip("no browser on this machine; `driver setup` gets one")
+    async with BrowserSession(choice) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def server(
+    session: BrowserSession, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[JobServer]:
+    """The project's page with the watching arm beside its own; skips where WebGPU is missing."""
+    folder = tmp_path_factory.mktemp("page") / "web"
+    shutil.copytree(WEB, folder)
+    (folder / "arm_watched.js").write_text(WATCHED)
+    async with JobServer(folder) as running:
+        adapter = (await probe(session, running)).features["webgpu"]
+        if not adapter["available"]:
+            pytest.skip(f"this browser offers no WebGPU here: {adapter['reason']}")
+        yield running
+
+
+def case_of(config: ModelConfig, steps: int = 3) -> Case:
+    """Random batches; the initial state, with gains and biases moved off their 1 and 0."""
+    rng = np.random.default_rng(5)
+    tokens = rng.integers(0, config.vocab, (steps, config.batch, config.ctx + 1)).astype(np.int32)
+    state = {
+        name: (5 * array if array.ndim == 2 else array + 0.1 * rng.standard_normal(array.shape))
+        .astype(np.float32)
+        for name, array in initial_state(config, 1).items()
+    }  # fmt: skip
+    return Case(config, tokens, state)
+
+
+async def run(
+    session: BrowserSession,
+    server: JobServer,
+    case: Case,
+    program: list[Op],
+    sources: dict[str, bytes] | None = None,
+    **options: str,
+) -> tuple[JobOutcome, JobMaker]:
+    """The case on the watched arm; `sources` replaces WGSL files."""
+    maker = JobMaker(server, case.config)
+    initial, _ = maker.state("initial", {"param": flatten(case.config, case.state)})
+    tokens, _ = maker.tokens(case.tokens)
+    arm = ArmJob(name="webgpu", module="arm_watched.js", options={"matmul": "blocked"} | options)
+    job = maker.job("arm", arm, {"initial": initial}, tokens, program)
+    replaced = {f"wgsl/{name}": server.put(name, text) for name, text in (sources or {}).items()}
+    job = job.model_copy(update={"assets": job.assets | replaced})
+    return await run_job(session, server, job, deadline_s=120), maker
+
+
+async def trained(
+    session: BrowserSession, server: JobServer, case: Case, **options: str
+) -> tuple[Result, JobOutcome]:
+    """What `driver replay` would give."""
+    program = [open_op(), train_op(1, "step"), read_op("grad", "grad")]
+    program += [train_op(case.tokens.shape[0] - 1, "step"), read_op("param", "param")]
+    outcome, maker = await run(session, server, case, program, **options)
+    assert outcome.failure is None, outcome.failure
+    assert outcome.result
+    losses, norms = curve(outcome.result.ops)
+    result = Result(
+        losses=np.array(losses),
+        grad_norms=np.array(norms),
+        grads=maker.tensors_of(outcome.blobs["grad"]),
+        params=maker.tensors_of(outcome.blobs["param"]),
+    )
+    return result, outcome
+
+
+async def failure_of(
+    session: BrowserSession, server: JobServer, case: Case, **options: Any
+) -> PageFailure:
+    """How a job with a fault ends; it must end within seconds."""
+    program = [open_op(), train_op(case.tokens.shape[0], "window")]
+    outcome, _ = await asyncio.wait_for(run(session, server, case, program, **options), 60)
+    assert outcome.failure is not None
+    return outcome.failure
+
+
+# --------------------------------------------------------------------------- right
+
+
+@pytest.mark.parametrize("matmul", ["naive", "blocked"])
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_odd_shapes(session, server, shape, matmul) -> None:
+    case = case_of(SHAPES[shape])
+    got, _ = await trained(session, server, case, matmul=matmul)
+    reference = Reference(case.config, case.state)
+    steps = [reference.step(tokens) for tokens in case.tokens]
+    np.testing.assert_allclose(got.losses, [step.loss for step in steps], rtol=2e-6)
+    np.testing.assert_allclose(got.grad_norms, [step.grad_norm for step in steps], rtol=2e-5)
+    norm = steps[0].grad_norm
+    for name, want in steps[0].grads.items():
+        error = np.linalg.norm(without_key(name, got.grads[name]) - without_key(name, want))
+        # A gradient that is exactly 0 (one token, one channel) has no relative error.
+        assert error <= max(2e-5 * np.linalg.norm(without_key(name, want)), 2e-7 * norm), name
+    if case.config.d_model == 1:
+        return  # rounding alone decides the steps of gradients that are exactly 0
+    for name, want in reference.params.items():
+        error = np.linalg.norm(without_key(name, got.params[name]) - without_key(name, want))
+        assert error <= 5e-5 * np.linalg.norm(without_key(name, want)), name
+
+
+def without_key(name: str, array: np.ndarray) -> np.ndarray:
+    """The key bias has an exact gradient of 0: rounding decides its steps."""
+    if not name.endswith("attn.bqkv"):
+        return array.astype(np.float64)
+    query, _, value = np.split(array.astype(np.float64), 3)
+    return np.concatenate([query, value])
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+async def test_golden_cases(session, server, golden, check_case, tmp_path, name) -> None:
+    case = read_case(golden / f"{name}.case.safetensors")
+    result, _ = await trained(session, server, case)
+    write_result(tmp_path / "result.safetensors", result)
+    answer = golden / f"{name}.answer.safetensors"
+    done = subprocess.run(
+        [sys.executable, check_case, answer, tmp_path / "result.safetensors"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+
+
+async def test_same_input_same_bits(session, server) -> None:
+    case = case_of(SHAPES["vocabulary 97, five heads of 8"])
+    first, second = [await trained(session, server, case) for _ in range(2)]
+    assert first[0].losses.tolist() == second[0].losses.tolist()
+    assert all(np.array_equal(a, second[0].params[n]) for n, a in first[0].params.items())
+
+
+async def test_a_window_gives_what_single_steps_give(session, server) -> None:
+    case = case_of(SHAPES["heads of 12"], steps=40)  # more than are in flight at once
+    program = [open_op(), train_op(40, "window"), read_op("param", "param")]
+    outcome, _ = await run(session, server, case, program)
+    singly, _ = await run(
+        session, server, case, [open_op(), *[train_op(1, "step")] * 40, read_op("param", "param")]
+    )
+    assert outcome.result and singly.result
+    assert curve(outcome.result.ops) == curve(singly.result.ops)
+    assert outcome.blobs["param"] == singly.blobs["param"]
+
+
+async def test_state_survives_export_and_import(session, server) -> None:
+    case = case_of(SHAPES["heads of 1"])
+    outcome, _ = await run(
+        session, server, case, [open_op(), train_op(2, "step"), Op(op="reimport"), Op(op="readback", count=3)]
+    )
+    assert outcome.result
+    assert outcome.result.ops[2].detail["equal"] is True
+    assert len(outcome.result.ops[3].values_ms) == 3
+
+
+# --------------------------------------------------------------------------- economical
+
+
+async def test_what_a_step_costs(session, server) -> None:
+    config = SHAPES["vocabulary 97, five heads of 8"]
+    case = case_of(config, steps=7)
+    outcome, _ = await run(session, server, case, [open_op(), train_op(2, "warm"), train_op(5, "window")])
+    assert outcome.result
+    ran = outcome.result.ran
+    counts = ran["counts"]
+    assert ran["dispatches_per_step"] <= 22 * config.n_layer + 15
+    assert ran["submits_per_step"] == 1
+    assert counts["dispatchWorkgroups"] == 5 * ran["dispatches_per_step"]
+    assert counts["submit"] == 5 + 1, "one per step and one to read the window's results"
+    made = ("createBuffer", "createBindGroup", "createShaderModule", "createComputePipelineAsync")
+    assert [counts.get(name, 0) for name in made] == [0, 0, 0, 0]
+
+
+async def test_what_ran_is_told(session, server) -> None:
+    case = case_of(SHAPES["heads of 12"])
+    _, outcome = await trained(session, server, case, matmul="naive")
+    assert outcome.result
+    ran, memory = outcome.result.ran, outcome.result.memory
+    assert ran["matmul"] == "naive"
+    assert ran["wgsl_sha256"] == {name: file.sha256 for name, file in gather_wgsl().items()}
+    assert ran["kernels"]["h.mlp.up"]["file"] == "matmul_forward_naive.wgsl"
+    for key, want in case.config.model_dump().items():
+        assert ran["hyper"][key] == pytest.approx(want, rel=1e-6), key
+    assert memory["buffer_bytes"]["state"] == 16 * flat_size(case.config)
+    assert memory["final_bytes"] == sum(memory["buffer_bytes"].values())
+    assert outcome.result.adapter
+    assert outcome.result.adapter["limits"]["maxBufferSize"] > 0
+
+
+# --------------------------------------------------------------------------- loud
+
+
+SMALL = SHAPES["heads of 12"]
+
+
+async def test_a_lost_device_ends_the_window(session, server) -> None:
+    failure = await failure_of(session, server, case_of(SMALL, steps=400), fault="lost")
+    assert failure.kind == "device-lost"
+    assert "destroyed" in failure.message
+
+
+async def test_a_validation_error_ends_the_window(session, server) -> None:
+    failure = await failure_of(session, server, case_of(SMALL), fault="invalid")
+    assert failure.kind == "validation"
+    assert "train at step" in failure.message
+
+
+async def test_a_compile_error_names_file_and_line(session, server) -> None:
+    broken = {"adamw.wgsl": b"// one\nfn main() { let x: u32 = 1.5; }\n"}
+    failure = await failure_of(session, server, case_of(SMALL), sources=broken)
+    assert failure.kind == "compile"
+    assert "adamw.wgsl, line 2" in failure.message
+
+
+async def test_a_wrong_constant_is_a_compile_error(session, server) -> None:
+    source = gather_wgsl()["adamw.wgsl"].path.read_bytes()
+    broken = {"adamw.wgsl": source.replace(b"VECTORS", b"OTHER")}
+    failure = await failure_of(session, server, case_of(SMALL), sources=broken)
+    assert failure.kind == "compile"
+    assert "adamw.wgsl" in failure.message
+
+
+async def test_out_of_memory_says_so(session, server) -> None:
+    failure = await failure_of(session, server, case_of(SMALL), fault="out-of-memory")
+    assert failure.kind == "out-of-memory"
+    assert "no room" in failure.message
+
+
+async def test_no_adapter_is_unsupported(session, server) -> None:
+    failure = await failure_of(session, server, case_of(SMALL), fault="no adapter")
+    assert failure.kind == "unsupported"
+    assert "no WebGPU adapter" in failure.message
+
+
+async def test_what_the_adapter_cannot_hold_is_refused_with_numbers(session, server) -> None:
+    # Logits of 32768 · 131072 · 4 bytes are 16 GiB; the model itself is small.
+    wide = model(n_layer=1, n_head=1, d_model=4, ctx=32768, batch=1, vocab=131072)
+    case = Case(wide, np.zeros((1, 1, 32769), np.int32), initial_state(wide, 1))
+    failure = await failure_of(session, server, case)
+    assert failure.kind == "unsupported"
+    assert "logits" in failure.message
+    assert str(32768 * 131072 * 4) in failure.message
