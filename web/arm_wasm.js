@@ -70,6 +70,7 @@ export async function open(job, io) {
         if (await call(exports, workers, () => exports.gpt_step())) {
           throw new ArmError("validation", `step ${step} of the window: a token is outside 0…${job.config.vocab - 1}`);
         }
+        if (exports.pool_failed()) await explain(exports, workers, new Error("a thread ended"));
         losses.push(exports.gpt_loss());
         grad_norms.push(exports.gpt_norm());
       }

@@ -1,0 +1,414 @@
+"""The WASM arm in a real Chromium: right at odd shapes, same bits always, loud when it fails."""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import pytest_asyncio
+from conftest import GOLDEN
+
+from driver.browser import BrowserSession, find_browser
+from driver.build import build_wasm
+from driver.cases import Case, Result, read_case, write_result
+from driver.jobs import JobMaker, curve, open_op, read_op, train_op
+from driver.layout import WEB
+from driver.measure import JobOutcome, run_job
+from driver.records import ArmJob, ModelConfig, Op
+from driver.reference import Reference
+from driver.server import JobServer
+from driver.tensors import flatten, initial_state
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+RECIPE: dict[str, Any] = {
+    "lr": 3e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1, "grad_clip": 1.0,
+}  # fmt: skip
+
+
+def config(L: int, H: int, C: int, F: int, T: int, B: int, V: int, **recipe: float) -> ModelConfig:
+    return ModelConfig(
+        n_layer=L, n_head=H, d_model=C, d_ff=F, ctx=T, batch=B, vocab=V, **{**RECIPE, **recipe}
+    )
+
+
+SHAPES = {
+    "vocabulary 97, five heads of 8": config(2, 5, 40, 160, 17, 3, 97),
+    "heads of 12": config(2, 2, 24, 96, 9, 2, 97),
+    "everything 1": config(1, 1, 1, 1, 1, 1, 2),
+    "nothing divides by 4": config(3, 3, 21, 35, 13, 3, 101, grad_clip=0.0),
+    "one wide head, long rows": config(1, 1, 70, 70, 67, 1, 300, weight_decay=0.0),
+    "deeper than a cache block": config(1, 2, 36, 300, 60, 5, 50),
+}
+# Every feature level, address type, kernel and thread count that must give the same bits; by level.
+SAME_BITS: dict[str, Sequence[dict[str, Any]]] = {
+    "relaxed": (
+        {"threads": 1, "kernel": "naive"},
+        {"threads": 2},
+        {"threads": 4, "name": "wasm64"},
+        {"threads": 8},
+        {"threads": 1, "mm_da": "naive"},
+        {"threads": 3, "mm_db": "naive", "name": "wasm64"},
+    ),
+    "simd128": ({"threads": 1}, {"threads": 2, "name": "wasm64", "kernel": "naive"}),
+    "scalar": ({"threads": 2}, {"threads": 1, "name": "wasm64", "kernel": "naive"}),
+}
+
+
+def arm(
+    name: str = "wasm",
+    threads: int = 2,
+    simd: str = "relaxed",
+    kernel: str = "blocked",
+    **more: Any,
+) -> ArmJob:
+    options = {"threads": threads, "simd": simd, "mm_fwd": kernel, "mm_da": kernel, "mm_db": kernel}
+    return ArmJob(name=name, module="arm_wasm.js", options={**options, **more})
+
+
+def case_of(shape: ModelConfig, steps: int = 3, seed: int = 5) -> Case:
+    """Random batches and a state whose biases and gains are not 0 and 1."""
+    random = np.random.default_rng(seed)
+    state = {
+        name: (value + random.normal(0, 0.05, value.shape)).astype(np.float32)
+        for name, value in initial_state(shape, seed).items()
+    }
+    tokens = random.integers(0, shape.vocab, (steps, shape.batch, shape.ctx + 1))
+    return Case(shape, tokens.astype(np.int32), state)
+
+
+@dataclass
+class Trained:
+    """What a run gave; `bits` covers all losses, norms, gradients and parameters."""
+
+    result: Result
+    outcome: JobOutcome
+
+    @property
+    def bits(self) -> str:
+        digest = hashlib.sha256()
+        digest.update(np.asarray(self.result.losses).tobytes())
+        digest.update(np.asarray(self.result.grad_norms).tobytes())
+        for blob in ("grad", "param"):
+            digest.update(self.outcome.blobs[blob])
+        return digest.hexdigest()
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def session() -> AsyncIterator[BrowserSession]:
+    choice = find_browser(None)
+    if choice is None:
+        pytest.skip("no browser on this machine; `driver setup` gets one")
+    async with BrowserSession(choice) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def server() -> AsyncIterator[JobServer]:
+    async with JobServer() as running:
+        yield running
+
+
+async def run(
+    session: BrowserSession,
+    server: JobServer,
+    case: Case,
+    on: ArmJob,
+    program: list[Op],
+    **state: Any,
+) -> tuple[JobMaker, JobOutcome]:
+    maker = JobMaker(server, case.config)
+    sections = state.pop("sections", {"param": flatten(case.config, case.state)})
+    initial, _ = maker.state("initial", sections, **state)
+    tokens, _ = maker.tokens(case.tokens)
+    job = maker.job("wasm", on, {"initial": initial}, tokens, program)
+    return maker, await run_job(session, server, job, deadline_s=240)
+
+
+async def trained(
+    session: BrowserSession, server: JobServer, case: Case, on: ArmJob, window: int | None = None
+) -> Trained:
+    """The case's steps; gradients of the first. With `window` the later steps are one window."""
+    steps = case.tokens.shape[0]
+    program = [open_op(), train_op(1, "step"), read_op("grad", "grad")]
+    rest = [1] * (steps - 1) if window is None else [window] * ((steps - 1) // window)
+    program += [train_op(n, "step") for n in rest] + [read_op("param", "param")]
+    maker, outcome = await run(session, server, case, on, program)
+    assert outcome.failure is None, outcome.failure
+    assert outcome.result is not None
+    losses, norms = curve(outcome.result.ops)
+    result = Result(
+        losses=np.array(losses),
+        grad_norms=np.array(norms),
+        grads=maker.tensors_of(outcome.blobs["grad"]),
+        params=maker.tensors_of(outcome.blobs["param"]),
+    )
+    return Trained(result, outcome)
+
+
+# --------------------------------------------------------------------------- right
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+@pytest.mark.parametrize("on", [arm("wasm", 1), arm("wasm64", 2), arm("wasm", 2, kernel="naive")])
+async def test_golden_cases(session, server, golden, check_case, tmp_path, name, on) -> None:
+    done = await trained(session, server, read_case(golden / f"{name}.case.safetensors"), on)
+    write_result(tmp_path / "result.safetensors", done.result)
+    answer = golden / f"{name}.answer.safetensors"
+    checked = subprocess.run(
+        [sys.executable, check_case, answer, tmp_path / "result.safetensors"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert checked.returncode == 0, checked.stdout
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("simd", SAME_BITS)
+async def test_odd_shapes_agree_with_the_reference(session, server, shape, simd) -> None:
+    case = case_of(SHAPES[shape])
+    got = (await trained(session, server, case, arm(simd=simd))).result
+    reference = Reference(case.config, case.state)
+    steps = [reference.step(tokens) for tokens in case.tokens]
+    np.testing.assert_allclose(got.losses, [s.loss for s in steps], rtol=2e-6)
+    np.testing.assert_allclose(got.grad_norms, [s.grad_norm for s in steps], rtol=2e-5)
+    largest = max(float(np.abs(g).max()) for g in steps[0].grads.values())
+    for name, want in steps[0].grads.items():
+        close(name, got.grads[name], want, 2e-5, floor=1e-6 * largest)
+    if shape == "everything 1":
+        return  # rounding alone decides the steps of gradients that are exactly 0
+    for name, want in reference.params.items():
+        close(name, got.params[name], want, 5e-5)
+
+
+def close(name: str, got: np.ndarray, want: np.ndarray, bound: float, floor: float = 0.0) -> None:
+    """Relative L2 error; the key bias is left out, its exact gradient is 0."""
+    got, want = got.astype(np.float64), want.astype(np.float64)
+    if name.endswith("attn.bqkv"):
+        got, want = [np.delete(x.reshape(3, -1), 1, axis=0) for x in (got, want)]
+    error = np.linalg.norm(got - want)
+    assert error <= bound * np.linalg.norm(want) + floor, f"{name}: {error}"
+
+
+# --------------------------------------------------------------------------- the same bits
+
+
+@pytest.mark.parametrize("shape", ["vocabulary 97, five heads of 8", "nothing divides by 4",
+                                   "deeper than a cache block"])  # fmt: skip
+@pytest.mark.parametrize("simd", SAME_BITS)
+async def test_the_same_bits_whatever_runs(session, server, shape, simd) -> None:
+    case = case_of(SHAPES[shape])
+    bits = {
+        str(options): (await trained(session, server, case, arm(simd=simd, **options))).bits
+        for options in SAME_BITS[simd]
+    }
+    assert len(set(bits.values())) == 1, bits
+
+
+async def test_a_window_gives_what_single_steps_give(session, server) -> None:
+    case = case_of(SHAPES["heads of 12"], steps=7)
+    single = await trained(session, server, case, arm())
+    whole = await trained(session, server, case, arm(), window=6)
+    assert single.bits == whole.bits
+
+
+async def test_a_run_continues_from_its_state(session, server) -> None:
+    case = case_of(SHAPES["heads of 12"], steps=4)
+    sections = ("param", "m", "v")
+    reads = [read_op(what, what) for what in sections]
+    _, whole = await run(session, server, case, arm(), [open_op(), train_op(4, "x"), *reads])
+    _, half = await run(session, server, case, arm(), [open_op(), train_op(2, "x"), *reads])
+    kept = {what: np.frombuffer(half.blobs[what], "<f4") for what in sections}
+    _, rest = await run(
+        session, server, case, arm(threads=1), [open_op(), train_op(2, "x"), *reads],
+        sections=kept, t=2, at=2,
+    )  # fmt: skip
+    assert {k: bytes(whole.blobs[k]) for k in sections} == {
+        k: bytes(rest.blobs[k]) for k in sections
+    }
+
+
+async def test_a_state_loaded_again_gives_the_same_curve(session, server) -> None:
+    case = case_of(SHAPES["heads of 12"], steps=3)
+    again = [Op(op="load", state="initial"), train_op(3, "x")]
+    _, outcome = await run(session, server, case, arm(), [open_op(), train_op(3, "x"), *again])
+    assert outcome.failure is None
+    losses, _ = curve(outcome.result.ops)
+    assert losses[:3] == losses[3:]
+
+
+async def test_states_survive_a_round_trip(session, server) -> None:
+    case = case_of(SHAPES["heads of 12"])
+    program = [open_op(), train_op(2, "x"), Op(op="reimport")]
+    _, outcome = await run(session, server, case, arm("wasm64"), program)
+    assert outcome.failure is None
+    assert outcome.result.ops[-1].detail["equal"] is True
+
+
+# --------------------------------------------------------------------------- what ran
+
+
+@pytest.mark.parametrize("on", [
+    arm("wasm", 1, "scalar", "naive"), arm("wasm64", 3, "simd128", mm_db="naive"),
+])  # fmt: skip
+async def test_it_says_what_ran(session, server, on) -> None:
+    case = case_of(SHAPES["heads of 12"])
+    _, outcome = await run(session, server, case, on, [open_op(), train_op(2, "x")])
+    assert outcome.failure is None
+    ran, memory = outcome.result.ran, outcome.result.memory
+    address = "i64" if on.name == "wasm64" else "i32"
+    assert ran["arm"] == on.name
+    assert ran["module_sha256"] == build_wasm(str(on.options["simd"]), on.name).sha256
+    assert {key: ran[key] for key in ("simd", "threads", "address_type")} == {
+        "simd": on.options["simd"], "threads": on.options["threads"], "address_type": address,
+    }  # fmt: skip
+    assert ran["kernels"] == {key: on.options[key] for key in ("mm_fwd", "mm_da", "mm_db")}
+    assert ran["hyper"] == case.config.model_dump()
+    assert memory["address_type"] == address
+    assert memory["shared"] is True
+    assert memory["growths"] == 0
+    assert memory["initial_pages"] == memory["final_pages"] == memory["maximum_pages"]
+    assert memory["final_bytes"] == 65536 * memory["final_pages"]
+
+
+# --------------------------------------------------------------------------- loud when it fails
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def broken(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Any]:
+    """Serves the page with one of its files replaced; `{real}` in a text is the real one's name."""
+    running: list[JobServer] = []
+
+    async def serve(file: str, text: str) -> JobServer:
+        folder = tmp_path_factory.mktemp("web") / "web"
+        shutil.copytree(WEB, folder)
+        (folder / file).rename(folder / f"real_{file}")
+        (folder / file).write_text(text.replace("{real}", f"./real_{file}"))
+        server = await JobServer(folder).__aenter__()
+        running.append(server)
+        return server
+
+    yield serve
+    for server in running:
+        await server.__aexit__(None, None, None)
+
+
+BEFORE = 'export {{ open }} from "{{real}}";\n{}'
+LACKS = {
+    "Memory64": (
+        "const Real = WebAssembly.Memory; WebAssembly.Memory = class extends Real {"
+        " constructor(d) { if (d.address) throw new TypeError('no'); super(d); } };",
+        arm("wasm64"),
+        "Memory64",
+    ),
+    "SIMD": ("WebAssembly.validate = () => false;", arm(), "SIMD"),
+    "isolation": (
+        "Object.defineProperty(self, 'crossOriginIsolated', { value: false });",
+        arm(),
+        "not cross-origin isolated",
+    ),
+}
+
+
+@pytest.mark.parametrize("lack", LACKS)
+async def test_what_the_browser_lacks(session, broken, lack) -> None:
+    script, on, words = LACKS[lack]
+    server = await broken("arm_wasm.js", BEFORE.format(script))
+    _, outcome = await run(session, server, case_of(SHAPES["heads of 12"]), on, [open_op()])
+    assert outcome.failure is not None
+    assert outcome.failure.kind == "unsupported"
+    assert words in outcome.failure.message
+
+
+async def test_one_thread_needs_no_worker(session, broken) -> None:
+    server = await broken(
+        "arm_wasm.js",
+        BEFORE.format("self.Worker = class { constructor() { throw new Error('no'); } };"),
+    )
+    case = case_of(SHAPES["heads of 12"])
+    _, outcome = await run(session, server, case, arm(threads=1), [open_op(), train_op(1, "x")])
+    assert outcome.failure is None
+
+
+@pytest.mark.parametrize(("script", "kind", "words"), [
+    ("throw new Error('no thread today');", "failed", "did not start"),
+    ("this is no script", "failed", "did not start"),
+    ("self.onmessage = () => self.postMessage({ kind: 'failed', message: 'refused' });", "failed",
+     "thread 1 of 2 did not start: refused"),
+])  # fmt: skip
+async def test_a_thread_that_does_not_start(session, broken, script, kind, words) -> None:
+    server = await broken("pool.js", script)
+    _, outcome = await run(session, server, case_of(SHAPES["heads of 12"]), arm(), [open_op()])
+    assert outcome.failure is not None
+    assert outcome.failure.kind == kind
+    assert words in outcome.failure.message
+
+
+async def test_a_thread_that_traps(session, broken) -> None:
+    """Its stack lies outside the memory. The caller, who may wait for its chunk, goes on."""
+    server = await broken("pool.js", (
+        'import "{real}";\nconst real = self.onmessage;\n'
+        "self.onmessage = (e) => real({ data: { ...e.data, stack: 0xffff0000 } });"
+    ))  # fmt: skip
+    case = case_of(SHAPES["nothing divides by 4"], steps=200)
+    _, outcome = await run(session, server, case, arm(), [open_op(), train_op(200, "x")])
+    assert outcome.failure is not None
+    assert outcome.failure.kind == "crash"
+    assert "memory access out of bounds" in outcome.failure.message
+
+
+async def test_a_module_that_does_not_compile(session, broken) -> None:
+    server = await broken("arm_wasm.js", (
+        'import * as real from "{real}";\n'
+        "const bytes = async () => new ArrayBuffer(8);\n"
+        "export const open = (job, io) => real.open(job, { ...io, bytes });"
+    ))  # fmt: skip
+    _, outcome = await run(
+        session, server, case_of(SHAPES["heads of 12"]), arm(simd="simd128"), [open_op()]
+    )
+    assert outcome.failure is not None
+    assert outcome.failure.kind == "compile"
+
+
+async def test_a_token_outside_the_vocabulary(session, server) -> None:
+    case = case_of(SHAPES["heads of 12"])
+    case.tokens[1, 0, 0] = 97
+    _, outcome = await run(session, server, case, arm(), [open_op(), train_op(3, "x")])
+    assert outcome.failure is not None
+    assert outcome.failure.kind == "validation"
+    assert "0…96" in outcome.failure.message
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    ({"threads": 0}, "threads=0"), ({"simd": "avx"}, "simd=avx"), ({"mm_da": "fast"}, "mm_da=fast"),
+])  # fmt: skip
+async def test_options_it_does_not_know(session, server, options, words) -> None:
+    on = ArmJob(name="wasm", module="arm_wasm.js", options={**arm().options, **options})
+    maker = JobMaker(server, SHAPES["heads of 12"])
+    maker._assets[f"wasm {on.options['simd']}"] = {}  # no such module to build
+    case = case_of(SHAPES["heads of 12"])
+    initial, _ = maker.state("initial", {"param": flatten(case.config, case.state)})
+    tokens, _ = maker.tokens(case.tokens)
+    job = maker.job("options", on, {"initial": initial}, tokens, [open_op()])
+    outcome = await run_job(session, server, job, deadline_s=60)
+    assert outcome.failure is not None
+    assert words in outcome.failure.message
+
+
+async def test_more_than_32_bits_hold(session, server) -> None:
+    """Planned in 64 bits and refused beforehand, with the numbers and what to do."""
+    shape = config(2, 2, 24, 96, 9, 2, 97).model_copy(update={"d_ff": 60_000_000})
+    maker = JobMaker(server, config(2, 2, 24, 96, 9, 2, 97))
+    case = case_of(maker.config)
+    initial, _ = maker.state("initial", {"param": flatten(case.config, case.state)})
+    tokens, _ = maker.tokens(case.tokens)
+    job = maker.job("large", arm(), {"initial": initial}, tokens, [open_op()])
+    job = job.model_copy(update={"config": shape})
+    outcome = await run_job(session, server, job, deadline_s=60)
+    assert outcome.failure is not None
+    assert outcome.failure.kind == "out-of-memory"
+    assert "wasm64" in outcome.failure.message
