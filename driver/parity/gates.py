@@ -106,7 +106,7 @@ Outcome = tuple[float | None, GateStatus, str]
 
 
 def _below(measured: float | None, limit: float | None, what: str) -> Outcome:
-    """pass when 0 ≤ measured ≤ limit; NaN and infinities never pass; nothing measured is unknown."""
+    """pass when 0 ≤ measured ≤ limit, never a NaN or infinity; unknown when nothing is measured."""
     if measured is None or limit is None:
         return None, "unknown", f"{what}: not measured"
     status: GateStatus = "pass" if 0 <= measured <= limit and measured < math.inf else "fail"
