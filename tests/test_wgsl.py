@@ -255,9 +255,10 @@ def test_attention(gpu, b, t, h, d, seed) -> None:
     check_attention(gpu, b, t, h, d, seed)
 
 
+@pytest.mark.parametrize("wide", [0, 1])
 @pytest.mark.parametrize("d", [1, 4, 7, 16, 33, 64, 100, 128])
-def test_attention_head_sizes(gpu, d) -> None:
-    check_attention(gpu, 1, 9, 2, d, d)
+def test_attention_head_sizes(gpu, d, wide) -> None:
+    check_attention(gpu, 1, 9, 2, d, 2 * d + wide)
 
 
 def test_attention_long_rows(gpu) -> None:
@@ -265,12 +266,13 @@ def test_attention_long_rows(gpu) -> None:
 
 
 def check_attention(gpu: Gpu, b, t, h, d, seed, limit: float = 3e-6) -> None:
-    """Forward and both backward kernels at one shape, scores up to about ±10."""
+    """Forward and both backward kernels at one shape, scores up to about ±10; odd seeds are WIDE."""
     rng = np.random.default_rng(seed)
     c = h * d
     qkv, dout = 2 * normal(rng, b, t, 3 * c), normal(rng, b, t, c)
-    shape = {"B": b, "T": t, "H": h, "D": d, "VEC4": int(d % 4 == 0)}
-    groups = (-(-b * h * -(-t // 4) * -(-d // 16) // 64),)
+    wide = seed % 2
+    shape = {"B": b, "T": t, "H": h, "D": d, "VEC4": int(d % 4 == 0), "WIDE": wide}
+    groups = (-(-(b * h * -(-t // 4) * -(-d // (16 + 16 * wide))) // 64),)
     y, kept = reference.attention_forward(qkv.astype(float), h)
     got = gpu.run(
         "attention_forward", shape, groups, qkv=qkv, out=empty(b, t, c), lse=empty(b, h, t)

@@ -114,8 +114,9 @@ export function step_of(shape, tensors, flat_size, tuning) {
   const norm_params = (label, views) =>
     add(label, "layernorm_backward_params", { ROWS: N, C }, [Math.ceil(C / 16)], views);
   const attention = (label, kernel, views, products) => {
-    const constants = { B, T, H, D, VEC4: Number(D % 4 === 0), WG: tuning.attention.WG };
-    const invocations = B * H * Math.ceil(T / 4) * Math.ceil(D / 16);
+    const { WG, WIDE } = tuning.attention;
+    const constants = { B, T, H, D, VEC4: Number(D % 4 === 0), WIDE, WG };
+    const invocations = B * H * Math.ceil(T / 4) * Math.ceil(D / (WIDE ? 32 : 16));
     add(label, kernel, constants, fold(invocations / constants.WG), views, 2 * products * N * T * C);
   };
 
@@ -271,7 +272,7 @@ export function tune(options, shape, flat_size, is_software) {
   const variant = options.matmul ?? "blocked";
   return {
     rows: is_software ? { LANES: 1, GROUP: 32 } : { LANES: 32, GROUP: 8 },
-    attention: { WG: is_software ? 16 : 64 },
+    attention: is_software ? { WG: 16, WIDE: 1 } : { WG: 64, WIDE: 0 },
     partials: Math.min(16384, Math.max(64, Math.ceil(flat_size / 32 / 64) * 64)),
     matmul(product, rows, inner, cols) {
       if (variant === "naive") return { variant, WX: 8, WY: 8 };

@@ -1,7 +1,8 @@
 // dk and dv of causal attention, into the last two thirds of dqkv (B, T, 3C). Probabilities are computed
 // again from lse: p = exp(q·k/sqrt(D) - lse), ds = p·(dout·v - delta), dv = pᵀ·dout, dk = dsᵀ·q/sqrt(D)
 // (Dao et al. 2022).
-// One invocation per 4 keys × up to 16 of a head's D dimensions; it walks over blocks of 4 query rows.
+// One invocation per 4 keys × up to 16 of a head's D dimensions (32 when WIDE, which computes fewer scores
+// twice and needs twice the registers); it walks over blocks of 4 query rows.
 // From the fastest: chunk of dimensions, tile of keys, head, batch; workgroups are folded into two
 // dimensions. A matrix here holds four rows as its columns.
 
@@ -10,6 +11,7 @@ override T: u32;
 override H: u32;
 override D: u32;
 override VEC4: bool = false;  // D is a multiple of 4
+override WIDE: bool = false;
 override WG: u32 = 64u;
 
 @group(0) @binding(0) var<storage, read> qkv: array<vec4f>;   // (B, T, 3C)
@@ -57,10 +59,11 @@ fn main(
   @builtin(workgroup_id) group: vec3u,
   @builtin(num_workgroups) groups: vec3u,
 ) {
-  let chunks = (D + 15u) / 16u;
+  let width = select(16u, 32u, WIDE);
+  let chunks = (D + width - 1u) / width;
   let tiles = (T + 3u) / 4u;
   var rest = (group.y * groups.x + group.x) * WG + local;
-  let dim = rest % chunks * 16u;
+  let dim = rest % chunks * width;
   rest /= chunks;
   let key0 = rest % tiles * 4u;
   rest /= tiles;
@@ -80,10 +83,18 @@ fn main(
   var dk1 = mat4x4f();
   var dk2 = mat4x4f();
   var dk3 = mat4x4f();
+  var dk4 = mat4x4f();
+  var dk5 = mat4x4f();
+  var dk6 = mat4x4f();
+  var dk7 = mat4x4f();
   var dv0 = mat4x4f();
   var dv1 = mat4x4f();
   var dv2 = mat4x4f();
   var dv3 = mat4x4f();
+  var dv4 = mat4x4f();
+  var dv5 = mat4x4f();
+  var dv6 = mat4x4f();
+  var dv7 = mat4x4f();
   for (var row0 = key0; row0 < T; row0 += 4u) {
     let rows = row0 + lanes;
     let real_rows = min(rows, vec4u(T - 1u));
@@ -113,31 +124,48 @@ fn main(
       p[3] * (dp[3] - dots.w),
     ));
     let pt = transpose(p);
-    dk0 += qkv_rows(q, dim) * ds;
-    dv0 += dout_rows(o, dim) * pt;
-    if (dim + 4u < D) {
-      dk1 += qkv_rows(q, dim + 4u) * ds;
-      dv1 += dout_rows(o, dim + 4u) * pt;
-    }
-    if (dim + 8u < D) {
-      dk2 += qkv_rows(q, dim + 8u) * ds;
-      dv2 += dout_rows(o, dim + 8u) * pt;
-    }
-    if (dim + 12u < D) {
-      dk3 += qkv_rows(q, dim + 12u) * ds;
-      dv3 += dout_rows(o, dim + 12u) * pt;
+    add(&dk0, &dv0, q, o, dim, ds, pt);
+    add(&dk1, &dv1, q, o, dim + 4u, ds, pt);
+    add(&dk2, &dv2, q, o, dim + 8u, ds, pt);
+    add(&dk3, &dv3, q, o, dim + 12u, ds, pt);
+    if (WIDE) {
+      add(&dk4, &dv4, q, o, dim + 16u, ds, pt);
+      add(&dk5, &dv5, q, o, dim + 20u, ds, pt);
+      add(&dk6, &dv6, q, o, dim + 24u, ds, pt);
+      add(&dk7, &dv7, q, o, dim + 28u, ds, pt);
     }
   }
 
   for (var c = 0u; c < 4u && key0 + c < T; c++) {
     store4(k[c], dim, dk0[c] * scale);
-    store4(k[c], dim + 4u, dk1[c] * scale);
-    store4(k[c], dim + 8u, dk2[c] * scale);
-    store4(k[c], dim + 12u, dk3[c] * scale);
     store4(v[c], dim, dv0[c]);
+    store4(k[c], dim + 4u, dk1[c] * scale);
     store4(v[c], dim + 4u, dv1[c]);
+    store4(k[c], dim + 8u, dk2[c] * scale);
     store4(v[c], dim + 8u, dv2[c]);
+    store4(k[c], dim + 12u, dk3[c] * scale);
     store4(v[c], dim + 12u, dv3[c]);
+    if (WIDE) {
+      store4(k[c], dim + 16u, dk4[c] * scale);
+      store4(v[c], dim + 16u, dv4[c]);
+      store4(k[c], dim + 20u, dk5[c] * scale);
+      store4(v[c], dim + 20u, dv5[c]);
+      store4(k[c], dim + 24u, dk6[c] * scale);
+      store4(v[c], dim + 24u, dv6[c]);
+      store4(k[c], dim + 28u, dk7[c] * scale);
+      store4(v[c], dim + 28u, dv7[c]);
+    }
+  }
+}
+
+// dk += (four queries at dimensions d …)·ds and dv += (four dout)·p, where there are such dimensions.
+fn add(
+  dk: ptr<function, mat4x4f>, dv: ptr<function, mat4x4f>,
+  q: vec4u, o: vec4u, d: u32, ds: mat4x4f, pt: mat4x4f,
+) {
+  if (d < D) {
+    *dk += qkv_rows(q, d) * ds;
+    *dv += dout_rows(o, d) * pt;
   }
 }
 

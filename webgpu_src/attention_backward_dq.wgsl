@@ -1,7 +1,8 @@
 // dq of causal attention, into the first third of dqkv (B, T, 3C); and delta (B, H, T), each row's
 // dout·out, which attention_backward_dkv needs as well. Probabilities are computed again from lse:
 // p = exp(q·k/sqrt(D) - lse), ds = p·(dout·v - delta), dq = ds·k/sqrt(D) (Dao et al. 2022).
-// One invocation per 4 query rows × up to 16 of a head's D dimensions; it walks over blocks of 4 keys.
+// One invocation per 4 query rows × up to 16 of a head's D dimensions (32 when WIDE, which computes fewer
+// scores twice and needs twice the registers); it walks over blocks of 4 keys.
 // From the fastest: chunk of dimensions, tile of rows, head, batch; workgroups are folded into two
 // dimensions. A matrix here holds four rows as its columns.
 
@@ -10,6 +11,7 @@ override T: u32;
 override H: u32;
 override D: u32;
 override VEC4: bool = false;  // D is a multiple of 4
+override WIDE: bool = false;
 override WG: u32 = 64u;
 
 @group(0) @binding(0) var<storage, read> qkv: array<vec4f>;   // (B, T, 3C)
@@ -73,10 +75,11 @@ fn main(
   @builtin(workgroup_id) group: vec3u,
   @builtin(num_workgroups) groups: vec3u,
 ) {
-  let chunks = (D + 15u) / 16u;
+  let width = select(16u, 32u, WIDE);
+  let chunks = (D + width - 1u) / width;
   let tiles = (T + 3u) / 4u;
   var rest = (group.y * groups.x + group.x) * WG + local;
-  let dim = rest % chunks * 16u;
+  let dim = rest % chunks * width;
   rest /= chunks;
   let row0 = rest % tiles * 4u;
   rest /= tiles;
@@ -106,6 +109,10 @@ fn main(
   var dq1 = mat4x4f();
   var dq2 = mat4x4f();
   var dq3 = mat4x4f();
+  var dq4 = mat4x4f();
+  var dq5 = mat4x4f();
+  var dq6 = mat4x4f();
+  var dq7 = mat4x4f();
   for (var key0 = 0u; key0 <= row0; key0 += 4u) {
     let keys = key0 + lanes;
     let k = first + C + min(keys, vec4u(T - 1u)) * 3u * C;
@@ -122,10 +129,16 @@ fn main(
       weights(s[2] * scale - log_sum.z, keys <= vec4u(rows.z)) * (dp[2] - dots.z),
       weights(s[3] * scale - log_sum.w, keys <= vec4u(rows.w)) * (dp[3] - dots.w),
     );
-    dq0 += qkv_rows(k, dim) * ds;
-    if (dim + 4u < D) { dq1 += qkv_rows(k, dim + 4u) * ds; }
-    if (dim + 8u < D) { dq2 += qkv_rows(k, dim + 8u) * ds; }
-    if (dim + 12u < D) { dq3 += qkv_rows(k, dim + 12u) * ds; }
+    add(&dq0, k, dim, ds);
+    add(&dq1, k, dim + 4u, ds);
+    add(&dq2, k, dim + 8u, ds);
+    add(&dq3, k, dim + 12u, ds);
+    if (WIDE) {
+      add(&dq4, k, dim + 16u, ds);
+      add(&dq5, k, dim + 20u, ds);
+      add(&dq6, k, dim + 24u, ds);
+      add(&dq7, k, dim + 28u, ds);
+    }
   }
 
   for (var r = 0u; r < 4u && row0 + r < T; r++) {
@@ -134,7 +147,18 @@ fn main(
     store4(q[r], dim + 4u, dq1[r] * scale);
     store4(q[r], dim + 8u, dq2[r] * scale);
     store4(q[r], dim + 12u, dq3[r] * scale);
+    if (WIDE) {
+      store4(q[r], dim + 16u, dq4[r] * scale);
+      store4(q[r], dim + 20u, dq5[r] * scale);
+      store4(q[r], dim + 24u, dq6[r] * scale);
+      store4(q[r], dim + 28u, dq7[r] * scale);
+    }
   }
+}
+
+// sum += (four keys at dimensions d …)·ds, where there are such dimensions.
+fn add(sum: ptr<function, mat4x4f>, k: vec4u, d: u32, ds: mat4x4f) {
+  if (d < D) { *sum += qkv_rows(k, d) * ds; }
 }
 
 // exp(x) where the mask allows it, else 0.

@@ -1,7 +1,8 @@
 // out = causal softmax(q·kᵀ/sqrt(D))·v for every head, and lse (B, H, T), the log of each row's sum of
 // exponentials: all that backward needs besides q, k and v. No T×T buffer exists: the softmax runs online
 // (Milakov and Gimelshein 2018).
-// One invocation per 4 query rows × up to 16 of a head's D dimensions; it walks over blocks of 4 keys.
+// One invocation per 4 query rows × up to 16 of a head's D dimensions (32 when WIDE, which computes fewer
+// scores twice and needs twice the registers); it walks over blocks of 4 keys.
 // From the fastest: chunk of dimensions, tile of rows, head, batch; workgroups are folded into two
 // dimensions. qkv is (B, T, 3C): q, k, v side by side, heads contiguous. A matrix here holds four rows
 // as its columns.
@@ -11,6 +12,7 @@ override T: u32;
 override H: u32;
 override D: u32;
 override VEC4: bool = false;  // D is a multiple of 4
+override WIDE: bool = false;
 override WG: u32 = 64u;
 
 @group(0) @binding(0) var<storage, read> qkv: array<vec4f>;
@@ -34,10 +36,6 @@ fn rows4(i: vec4u, d: u32) -> mat4x4f {
   return mat4x4f(load4(i.x, d), load4(i.y, d), load4(i.z, d), load4(i.w, d));
 }
 
-fn scaled(o: mat4x4f, by: vec4f) -> mat4x4f {
-  return mat4x4f(o[0] * by.x, o[1] * by.y, o[2] * by.z, o[3] * by.w);
-}
-
 fn top(s: vec4f) -> f32 { return max(max(s.x, s.y), max(s.z, s.w)); }
 
 @compute @workgroup_size(WG)
@@ -46,10 +44,11 @@ fn main(
   @builtin(workgroup_id) group: vec3u,
   @builtin(num_workgroups) groups: vec3u,
 ) {
-  let chunks = (D + 15u) / 16u;
+  let width = select(16u, 32u, WIDE);
+  let chunks = (D + width - 1u) / width;
   let tiles = (T + 3u) / 4u;
   var rest = (group.y * groups.x + group.x) * WG + local;
-  let dim = rest % chunks * 16u;
+  let dim = rest % chunks * width;
   rest /= chunks;
   let row0 = rest % tiles * 4u;
   rest /= tiles;
@@ -68,6 +67,10 @@ fn main(
   var o1 = mat4x4f();
   var o2 = mat4x4f();
   var o3 = mat4x4f();
+  var o4 = mat4x4f();
+  var o5 = mat4x4f();
+  var o6 = mat4x4f();
+  var o7 = mat4x4f();
   var peak = vec4f(LOW);
   var sum = vec4f();
   for (var key0 = 0u; key0 <= row0; key0 += 4u) {
@@ -92,10 +95,16 @@ fn main(
     sum = sum * fade + vec4f(1.0) * p;
     peak = new_peak;
     let v = k + C;
-    o0 = scaled(o0, fade) + rows4(v, dim) * p;
-    if (dim + 4u < D) { o1 = scaled(o1, fade) + rows4(v, dim + 4u) * p; }
-    if (dim + 8u < D) { o2 = scaled(o2, fade) + rows4(v, dim + 8u) * p; }
-    if (dim + 12u < D) { o3 = scaled(o3, fade) + rows4(v, dim + 12u) * p; }
+    add(&o0, fade, v, dim, p);
+    add(&o1, fade, v, dim + 4u, p);
+    add(&o2, fade, v, dim + 8u, p);
+    add(&o3, fade, v, dim + 12u, p);
+    if (WIDE) {
+      add(&o4, fade, v, dim + 16u, p);
+      add(&o5, fade, v, dim + 20u, p);
+      add(&o6, fade, v, dim + 24u, p);
+      add(&o7, fade, v, dim + 28u, p);
+    }
   }
 
   for (var r = 0u; r < 4u && row0 + r < T; r++) {
@@ -106,7 +115,20 @@ fn main(
     store4(to, dim + 4u, o1[r] / sum[r]);
     store4(to, dim + 8u, o2[r] / sum[r]);
     store4(to, dim + 12u, o3[r] / sum[r]);
+    if (WIDE) {
+      store4(to, dim + 16u, o4[r] / sum[r]);
+      store4(to, dim + 20u, o5[r] / sum[r]);
+      store4(to, dim + 24u, o6[r] / sum[r]);
+      store4(to, dim + 28u, o7[r] / sum[r]);
+    }
   }
+}
+
+// o = o·fade + (four values at dimensions d …)·p, where there are such dimensions.
+fn add(o: ptr<function, mat4x4f>, fade: vec4f, v: vec4u, d: u32, p: mat4x4f) {
+  if (d >= D) { return; }
+  let faded = mat4x4f((*o)[0] * fade.x, (*o)[1] * fade.y, (*o)[2] * fade.z, (*o)[3] * fade.w);
+  *o = faded + rows4(v, d) * p;
 }
 
 // exp(s - peak), and 0 where the mask stands.
