@@ -189,7 +189,7 @@ def _without_nonfinite(value: Any, path: str, found: list[dict[str, str]]) -> An
 
 
 def _portable(record: R) -> R:
-    """The record without what RFC 8785 refuses: integers above 2^53 and lone surrogates."""
+    """The record without what RFC 8785 refuses: integers from 2^53 and lone surrogates."""
     return type(record).model_validate(_plain(record.model_dump(mode="python")))
 
 
@@ -198,7 +198,7 @@ def _plain(value: Any) -> Any:
         return {_plain(str(key)): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 2**53:
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 2**53:
         return str(value)
     if isinstance(value, str):  # a page may log half of a pair
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
@@ -257,10 +257,10 @@ def parse(data: Any) -> Receipt:
     """Checks format and schema; raises ReceiptError naming the first few faults."""
     if not isinstance(data, dict):
         raise ReceiptError(f"a receipt is a JSON object, this is {type(data).__name__}")
-    found = data.get("format")
-    if found != FORMAT:
-        raise ReceiptError(f"format is {found!r:.100}; this version reads {FORMAT!r}")
     try:
+        found = data.get("format")
+        if found != FORMAT:
+            raise ReceiptError(f"format is {found!r:.100}; this version reads {FORMAT!r}")
         return Receipt.model_validate(restored(data))
     except RecursionError as error:
         raise ReceiptError("nested too deeply for a receipt") from error

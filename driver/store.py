@@ -89,8 +89,8 @@ def _finite(text: str) -> float:
 
 def _small_int(text: str) -> int:
     value = int(text) if len(text) <= 20 else 2**64
-    if abs(value) > 2**53:
-        raise ValueError(f"the integer {text[:30]} is above 2^53")
+    if abs(value) >= 2**53:  # where float64 begins to leave integers out
+        raise ValueError(f"the integer {text[:30]} is 2^53 or more")
     return value
 
 

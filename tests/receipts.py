@@ -182,6 +182,7 @@ def everything() -> dict[str, Parts]:
         "odd": parts(blocks=5),
         "six": parts(blocks=6),
         "not finite": nonfinite(good),
+        "failed, not finite": nonfinite(failed_slot(parts(blocks=1), 3)),
         "null": parts(names=("null", "null"), blocks=4),
         "wasm": parts(names=("wasm64", "wasm"), blocks=2),
     }

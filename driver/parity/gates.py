@@ -115,7 +115,8 @@ def _below(measured: float | None, limit: float | None, what: str) -> Outcome:
 
 def _worst(named: Iterable[tuple[str, float]]) -> tuple[str, float] | None:
     worst: tuple[str, float] | None = None
-    for name, value in named:
+    # By name: whoever sorts a receipt's keys must find the same one among equals.
+    for name, value in sorted(named, key=lambda pair: pair[0]):
         if math.isnan(value):
             return name, value
         if worst is None or value > worst[1]:
@@ -216,7 +217,8 @@ def _identity(plan: Plan, arm: ArmPlan, environment: Environment, mine: Sequence
 def differences(expected: Mapping[str, Any], ran: Mapping[str, Any], at: str = "") -> list[str]:
     """What an arm echoed other than expected. Numbers agree to float32, as kernels hold them."""
     found: list[str] = []
-    for key, want in expected.items():
+    for key in sorted(expected):
+        want = expected[key]
         have, where = ran.get(key), f"{at}{key}"
         if isinstance(want, Mapping) and isinstance(have, Mapping):
             # An arm loads some of the kernels: each that it loaded must be one of ours.
