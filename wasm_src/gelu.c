@@ -4,9 +4,11 @@
 #include "gpt.h"
 
 #define CHUNK 8192 // floats
+#define WIDE 2     // vectors at a time: they share the many constants, which engines load anew each time
 
 typedef struct {
-  float *x, *slope;
+  float *y, *slope;
+  const float *x;
   size_t count;
 } Args;
 
@@ -29,21 +31,22 @@ INLINE void gelu4(f4 x, f4 *y, f4 *slope) {
   *slope = phi + x * (e * 0.39894228f);
 }
 
+// Whole vectors: what is allocated is a multiple of 64 floats, and nothing reads the padding.
 static void forward_chunk(void *args, size_t chunk, size_t thread) {
   const Args *a = args;
   (void)thread;
   size_t to = at_most((chunk + 1) * CHUNK, a->count);
-  for (size_t i = chunk * CHUNK; i < to; i += 4) {
-    f4 y, slope;
-    gelu4(load_some(a->x + i, to - i, 0), &y, &slope);
-    store_some(a->x + i, to - i, y);
-    store_some(a->slope + i, to - i, slope);
+  for (size_t i = chunk * CHUNK; i < to; i += 4 * WIDE) {
+    f4 x[WIDE], y[WIDE], slope[WIDE];
+    for (size_t j = 0; j < WIDE; j++) x[j] = load4(a->x + i + 4 * j);
+    for (size_t j = 0; j < WIDE; j++) gelu4(x[j], &y[j], &slope[j]);
+    for (size_t j = 0; j < WIDE; j++) store4(a->y + i + 4 * j, y[j]), store4(a->slope + i + 4 * j, slope[j]);
   }
 }
 
-// x ← GELU(x) in place, slope ← GELU'(x); `count` floats each.
-void gelu_forward(float *x, float *slope, size_t count) {
-  Args args = {.x = x, .slope = slope, .count = count};
+// y = GELU(x), slope = GELU'(x), `count` floats each; x may be slope.
+void gelu_forward(float *y, float *slope, const float *x, size_t count) {
+  Args args = {.y = y, .slope = slope, .x = x, .count = count};
   pool_run(forward_chunk, &args, chunks_of(count, CHUNK));
 }
 
@@ -51,12 +54,11 @@ static void backward_chunk(void *args, size_t chunk, size_t thread) {
   const Args *a = args;
   (void)thread;
   size_t to = at_most((chunk + 1) * CHUNK, a->count);
-  for (size_t i = chunk * CHUNK; i < to; i += 4)
-    store_some(a->x + i, to - i, load_some(a->x + i, to - i, 0) * load_some(a->slope + i, to - i, 0));
+  for (size_t i = chunk * CHUNK; i < to; i += 4) store4(a->y + i, load4(a->y + i) * load4(a->slope + i));
 }
 
 // dx ← dx·slope in place.
 void gelu_backward(float *dx, const float *slope, size_t count) {
-  Args args = {.x = dx, .slope = (float *)slope, .count = count};
+  Args args = {.y = dx, .slope = (float *)slope, .count = count};
   pool_run(backward_chunk, &args, chunks_of(count, CHUNK));
 }

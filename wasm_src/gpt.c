@@ -255,8 +255,8 @@ static void forward(void) {
     attention_forward(l->attn, l->attn_lse, l->qkv, c->B, c->T, C, c->H);
     matmul_forward(l->mid, l->attn, l->wo.w, l->bo.w, x, N, C, C);
     layernorm_forward(l->ln2, l->ln2_mean, l->ln2_rstd, l->mid, l->ln2_g.w, l->ln2_b.w, N, C);
-    matmul_forward(l->gelu, l->ln2, l->w1.w, l->b1.w, 0, N, C, F);
-    gelu_forward(l->gelu, l->gelu_slope, N * F);
+    matmul_forward(l->gelu_slope, l->ln2, l->w1.w, l->b1.w, 0, N, C, F);
+    gelu_forward(l->gelu, l->gelu_slope, l->gelu_slope, N * F);
     matmul_forward(l->out, l->gelu, l->w2.w, l->b2.w, l->mid, N, F, C);
     x = l->out;
   }

@@ -115,7 +115,7 @@ void attention_backward(float *dqkv, const float *dout, const float *out, const 
                         const float *qkv, size_t B, size_t T, size_t C, size_t H);
 uint64_t attention_thread_floats(uint64_t T, uint64_t D);
 
-void gelu_forward(float *y_slope_in, float *slope, size_t count);
+void gelu_forward(float *y, float *slope, const float *x, size_t count);
 void gelu_backward(float *dx, const float *slope, size_t count);
 
 double crossentropy(float *logits, double *losses, const int32_t *tokens, size_t B, size_t T, size_t V);

@@ -64,7 +64,7 @@ static void naive_chunk(void *args, size_t chunk, size_t thread) {
 #define STRIP 32  // most lines of a chunk's strip
 #define STRIPS 24 // a product is cut into about this many chunks if it is too small for more
 #define DEPTH 256 // of a strip's piece: 32 KiB, and beside it a shared panel's piece of 8 KiB
-#define PACK_DEPTH 64 // of a packing chunk
+#define PACK_DEPTH 32 // of a packing chunk
 
 typedef struct {
   const Product *p;
@@ -72,14 +72,21 @@ typedef struct {
   size_t strip; // lines of a chunk
 } Blocked;
 
-INLINE void pack_a(float *to, const Product *p, size_t m, size_t m_end, size_t k, size_t depth) {
-  pack_panel(to, p->a + m * p->a_row + k * p->a_col, p->a_row, p->a_col, at_most(TILE_ROWS, m_end - m), depth,
-             TILE_ROWS);
+// Panels of A's rows m0…m1 (m0 at a panel's start), k from k to k+depth; panels lie `panel` floats apart.
+// A few k at a time: so a source whose rows are a power of two apart still stays in the nearest cache.
+static void pack_a(float *to, size_t panel, const Product *p, size_t m0, size_t m1, size_t k, size_t depth) {
+  for (size_t i = 0; i < depth; i += PACK_DEPTH)
+    for (size_t m = m0; m < m1; m += TILE_ROWS)
+      pack_panel(to + (m - m0) / TILE_ROWS * panel + i * TILE_ROWS, p->a + m * p->a_row + (k + i) * p->a_col,
+                 p->a_row, p->a_col, at_most(TILE_ROWS, m1 - m), at_most(PACK_DEPTH, depth - i), TILE_ROWS);
 }
 
-INLINE void pack_b(float *to, const Product *p, size_t n, size_t n_end, size_t k, size_t depth) {
-  pack_panel(to, p->b + n * p->b_col + k * p->b_row, p->b_col, p->b_row, at_most(TILE_COLUMNS, n_end - n), depth,
-             TILE_COLUMNS);
+static void pack_b(float *to, size_t panel, const Product *p, size_t n0, size_t n1, size_t k, size_t depth) {
+  for (size_t i = 0; i < depth; i += PACK_DEPTH)
+    for (size_t n = n0; n < n1; n += TILE_COLUMNS)
+      pack_panel(to + (n - n0) / TILE_COLUMNS * panel + i * TILE_COLUMNS,
+                 p->b + n * p->b_col + (k + i) * p->b_row, p->b_col, p->b_row, at_most(TILE_COLUMNS, n1 - n),
+                 at_most(PACK_DEPTH, depth - i), TILE_COLUMNS);
 }
 
 static void pack_shared(void *args, size_t chunk, size_t thread) {
@@ -88,11 +95,9 @@ static void pack_shared(void *args, size_t chunk, size_t thread) {
   (void)thread;
   size_t k = chunk * PACK_DEPTH, depth = at_most(PACK_DEPTH, p->K - k);
   if (blocked->shared_a)
-    for (size_t m = 0; m < p->M; m += TILE_ROWS)
-      pack_a(work.packed + m * p->K + k * TILE_ROWS, p, m, p->M, k, depth);
+    pack_a(work.packed + k * TILE_ROWS, p->K * TILE_ROWS, p, 0, p->M, k, depth);
   else
-    for (size_t n = 0; n < p->N; n += TILE_COLUMNS)
-      pack_b(work.packed + n * p->K + k * TILE_COLUMNS, p, n, p->N, k, depth);
+    pack_b(work.packed + k * TILE_COLUMNS, p->K * TILE_COLUMNS, p, 0, p->N, k, depth);
 }
 
 // Rows m0…m1 and columns n0…n1 of C, k from k to k+depth. a and b are the panels of that range; the
@@ -120,11 +125,11 @@ static void multiply_strip(void *args, size_t chunk, size_t thread) {
   for (size_t k = 0; k < p->K; k += DEPTH) {
     size_t depth = at_most(DEPTH, p->K - k);
     if (blocked->shared_a) {
-      for (size_t n = from; n < to; n += TILE_COLUMNS) pack_b(own + (n - from) * depth, p, n, to, k, depth);
+      pack_b(own, depth * TILE_COLUMNS, p, from, to, k, depth);
       multiply(p, 0, p->M, from, to, k, depth, work.packed + k * TILE_ROWS, p->K * TILE_ROWS, own,
                depth * TILE_COLUMNS);
     } else {
-      for (size_t m = from; m < to; m += TILE_ROWS) pack_a(own + (m - from) * depth, p, m, to, k, depth);
+      pack_a(own, depth * TILE_ROWS, p, from, to, k, depth);
       multiply(p, from, to, 0, p->N, k, depth, own, depth * TILE_ROWS, work.packed + k * TILE_COLUMNS,
                p->K * TILE_COLUMNS);
     }
