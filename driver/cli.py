@@ -202,12 +202,19 @@ def verify(
 @app.command("report")
 def report_command(
     receipt: Annotated[Path, typer.Argument(help="A receipt file.")],
+    svg: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a picture of it instead.")
+    ] = None,
 ) -> None:
     """Show a receipt as text.
 
     Example: driver report receipts/small-wasm-webgpu.receipt.json
     """
-    print(report.text(parse(store.read_json(receipt)), *_terminal()))
+    found = parse(store.read_json(receipt))
+    if svg:
+        store.write_text(svg, report.svg(found))
+    else:
+        print(report.text(found, *_terminal()))
 
 
 @app.command("build")

@@ -22,6 +22,21 @@ _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 def text(receipt: Receipt, width: int = 100, colour: bool = False) -> str:
     """The receipt as a readable page of text."""
     console = _console(width, colour)
+    _page(console, receipt)
+    return _text_of(console)
+
+
+def svg(receipt: Receipt, width: int = 120) -> str:
+    """The same page as a picture of a terminal, SVG."""
+    console = Console(
+        file=io.StringIO(), width=width, record=True, force_terminal=True, highlight=False,
+        markup=False,
+    )  # fmt: skip
+    _page(console, receipt)
+    return console.export_svg(title="driver report")
+
+
+def _page(console: Console, receipt: Receipt) -> None:
     plan, comparison = receipt.plan, receipt.comparison
     _line(console, f"{plan.preset.get('name')}: {plan.question}", "bold")
     console.print()
@@ -37,7 +52,6 @@ def text(receipt: Receipt, width: int = 100, colour: bool = False) -> str:
     console.print()
     _line(console, verdict_line(receipt), _VERDICT_STYLE[receipt.verdict.status])
     _line(console, receipt.verdict.headline)
-    return _text_of(console)
 
 
 def verdict_line(receipt: Receipt) -> str:
