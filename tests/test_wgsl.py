@@ -40,7 +40,7 @@ class Gpu:
         groups: tuple[int, ...],
         **arrays: np.ndarray,
     ) -> dict[str, np.ndarray]:
-        """Runs one dispatch; every binding is an array by its WGSL name. Returns the written ones."""
+        """One dispatch; every binding is an array by its WGSL name. Returns the written ones."""
         source = SOURCES[kernel].replace("enable subgroups;", "")
         key = (kernel, tuple(sorted(constants.items())))
         if key not in self.pipelines:
@@ -214,14 +214,12 @@ lanes = st.sampled_from([(1, 64), (8, 8), (32, 4), (64, 1)])
 @given(rows=sizes, c=st.integers(1, 150), share=lanes, add=st.booleans(), seed=seeds)
 def test_layernorm(gpu, rows, c, share, add, seed) -> None:
     rng = np.random.default_rng(seed)
-    x, gain, shift, dout = normal(rng, 1, rows, c), normal(rng, c), normal(rng, c), normal(rng, 1, rows, c)
-    x = 3 * x + 1
+    x, dout = 3 * normal(rng, 1, rows, c) + 1, normal(rng, 1, rows, c)
+    gain, shift = normal(rng, c), normal(rng, c)
     lane, group = share
     shape = {"ROWS": rows, "C": c, "LANES": lane, "GROUP": group}
     groups = (-(-rows // group),)
-    y, kept = reference.layernorm_forward(
-        x.astype(float), gain.astype(float), shift.astype(float)
-    )
+    y, kept = reference.layernorm_forward(x.astype(float), gain.astype(float), shift.astype(float))
     got = gpu.run(
         "layernorm_forward", shape, groups,
         x=x, gain=gain, shift=shift, stats=empty(rows, 2), out=empty(*x.shape),
@@ -266,7 +264,7 @@ def test_attention_long_rows(gpu) -> None:
 
 
 def check_attention(gpu: Gpu, b, t, h, d, seed, limit: float = 3e-6) -> None:
-    """Forward and both backward kernels at one shape, scores up to about ±10; odd seeds are WIDE."""
+    """All three kernels at one shape, scores up to about ±10; odd seeds are WIDE."""
     rng = np.random.default_rng(seed)
     c = h * d
     qkv, dout = 2 * normal(rng, b, t, 3 * c), normal(rng, b, t, c)
@@ -304,9 +302,8 @@ def on_a_grid(gpu: Gpu, kernel: str, x: np.ndarray, **more: np.ndarray) -> np.nd
 
 
 def test_gelu_is_exact_and_never_overflows(gpu) -> None:
-    x = np.concatenate(
-        [np.linspace(-15, 15, 60_001), np.geomspace(1e-30, 3e38, 500), -np.geomspace(1e-30, 3e38, 500)]
-    ).astype(np.float32)
+    far = np.geomspace(1e-30, 3e38, 500)
+    x = np.concatenate([np.linspace(-15, 15, 60_001), far, -far]).astype(np.float32)
     big = x.astype(np.float64)
     got = on_a_grid(gpu, "gelu_forward", x, out=empty(x.size)).astype(np.float64)
     assert np.isfinite(got).all()
@@ -346,7 +343,7 @@ def test_every_kernel_has_the_same_gelu() -> None:
 def test_encoder(gpu, b, t, c, v, seed) -> None:
     rng = np.random.default_rng(seed)
     tokens = rng.integers(0, v, (b, t))
-    wte, wpe, dx, dhead = normal(rng, v, c), normal(rng, t, c), normal(rng, b, t, c), normal(rng, v, c)
+    wte, wpe, dx, dhead = (normal(rng, *s) for s in ((v, c), (t, c), (b, t, c), (v, c)))
     got = gpu.run(
         "encoder_forward", {"N": b * t, "T": t, "C": c}, fold(b * t * c, 256),
         tokens=tokens.astype(np.uint32), wte=wte, wpe=wpe, out=empty(b, t, c),
@@ -371,7 +368,13 @@ def fold(size: int, group: int) -> tuple[int, int]:
 
 
 @EXAMPLES
-@given(rows=sizes, v=st.integers(2, 300), share=lanes, scale=st.sampled_from([1.0, 30.0, 1e4]), seed=seeds)
+@given(
+    rows=sizes,
+    v=st.integers(2, 300),
+    share=lanes,
+    scale=st.sampled_from([1.0, 30.0, 1e4]),
+    seed=seeds,
+)
 def test_crossentropy(gpu, rows, v, share, scale, seed) -> None:
     rng = np.random.default_rng(seed)
     logits = (scale * normal(rng, 1, rows, v)).astype(np.float32)
@@ -410,8 +413,8 @@ def test_norm_clip_and_adamw(gpu, clip, t) -> None:
     decay = np.zeros(64, np.uint32)
     for slot in table(config):
         part = slice(slot.offset, slot.offset + slot.size)
-        for what in state:
-            state[what][part] = normal(rng, slot.size)
+        for values in state.values():
+            values[part] = normal(rng, slot.size)
         state["v"][part] **= 2
         for block in range(slot.offset // 64, -(-(slot.offset + slot.size) // 64)):
             decay[block // 32] |= np.uint32(slot.decay << (block % 32))
@@ -441,9 +444,9 @@ def test_norm_clip_and_adamw(gpu, clip, t) -> None:
     want = {what: {} for what in state}
     for slot in table(config):
         for what, values in state.items():
-            want[what][slot.name] = values[slot.offset : slot.offset + slot.size].reshape(
-                slot.shape
-            ).astype(float)
+            want[what][slot.name] = (
+                values[slot.offset : slot.offset + slot.size].reshape(slot.shape).astype(float)
+            )
     reference.adamw(config, want["param"], want["grad"], want["m"], want["v"], t, scale)
     gaps = np.ones(size, bool)
     for slot in table(config):

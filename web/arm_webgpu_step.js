@@ -272,7 +272,7 @@ export function tune(options, shape, flat_size, is_software) {
   const variant = options.matmul ?? "blocked";
   return {
     rows: is_software ? { LANES: 1, GROUP: 32 } : { LANES: 32, GROUP: 8 },
-    attention: is_software ? { WG: 16, WIDE: 1 } : { WG: 64, WIDE: 0 },
+    attention: is_software ? { WG: 16, WIDE: Number(shape.D > 16) } : { WG: 64, WIDE: 0 },
     partials: Math.min(16384, Math.max(64, Math.ceil(flat_size / 32 / 64) * 64)),
     matmul(product, rows, inner, cols) {
       if (variant === "naive") return { variant, WX: 8, WY: 8 };
