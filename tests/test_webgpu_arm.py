@@ -199,7 +199,10 @@ PLAIN = ("vocabulary 97, five heads of 8", "nothing divides by 4", "one of every
 
 @pytest.mark.parametrize(
     ("shape", "matmul"),
-    [*((shape, "blocked") for shape in SHAPES), *((shape, "naive") for shape in PLAIN)],
+    [
+        *((shape, "blocked") for shape in SHAPES),
+        *((shape, variant) for shape in PLAIN for variant in ("naive", "tiled")),
+    ],
 )
 async def test_odd_shapes(session, server, shape, matmul) -> None:
     await check(session, server, SHAPES[shape], matmul=matmul)

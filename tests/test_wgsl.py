@@ -21,7 +21,7 @@ from driver.tensors import flat_size, table
 
 wgpu = pytest.importorskip("wgpu", reason="the PyPI package wgpu is not installed (extra `test`)")
 
-EXAMPLES = settings(max_examples=6, deadline=None, derandomize=True)
+EXAMPLES = settings(max_examples=8, deadline=None, derandomize=True)
 SOURCES = {path.stem: path.read_text() for path in sorted(WEBGPU_SRC.glob("*.wgsl"))}
 BINDING = re.compile(r"@binding\((\d+)\)\s*var<(\w+)(?:,\s*(\w+))?>\s*(\w+)\s*:")
 
@@ -116,10 +116,12 @@ def empty(*shape: int) -> np.ndarray:
 
 NONE = np.zeros(64, np.float32)
 sizes = st.integers(1, 37)
+matmul_sizes = st.integers(1, 37) | st.just(70)
 seeds = st.integers(0, 2**32 - 1)
 variants = st.sampled_from(
     [
         ("naive", {}),
+        ("tiled", {}),
         ("blocked", {"TALL": 1, "WIDE": 1}),
         ("blocked", {"TALL": 1, "WIDE": 0}),
         ("blocked", {"TALL": 0, "WIDE": 1}),
@@ -135,6 +137,8 @@ def matmul_case(
     name, constants = variant
     if name == "naive":
         return name, {}, (-(-cols // 8), -(-rows // 8))
+    if name == "tiled":
+        return name, {}, (-(-cols // 64), -(-rows // 64))
     tall, wide = 4 + 4 * constants["TALL"], 4 + 4 * constants["WIDE"]
     return (
         name,
@@ -147,7 +151,7 @@ def matmul_case(
 
 
 @EXAMPLES
-@given(variant=variants, m=sizes, k=sizes, n=sizes, seed=seeds)
+@given(variant=variants, m=matmul_sizes, k=matmul_sizes, n=matmul_sizes, seed=seeds)
 @pytest.mark.parametrize("multiple", [1, 4])
 def test_matmul_forward(gpu, multiple, variant, m, k, n, seed) -> None:
     k, n = k * multiple, n * multiple
@@ -171,7 +175,7 @@ def test_matmul_forward(gpu, multiple, variant, m, k, n, seed) -> None:
 
 
 @EXAMPLES
-@given(variant=variants, m=sizes, k=sizes, n=sizes, seed=seeds)
+@given(variant=variants, m=matmul_sizes, k=matmul_sizes, n=matmul_sizes, seed=seeds)
 @pytest.mark.parametrize("multiple", [1, 4])
 def test_matmul_backward_da(gpu, multiple, variant, m, k, n, seed) -> None:
     n *= multiple
@@ -189,7 +193,7 @@ def test_matmul_backward_da(gpu, multiple, variant, m, k, n, seed) -> None:
 
 
 @EXAMPLES
-@given(variant=variants, m=sizes, k=sizes, n=sizes, seed=seeds)
+@given(variant=variants, m=matmul_sizes, k=matmul_sizes, n=matmul_sizes, seed=seeds)
 @pytest.mark.parametrize("multiple", [1, 4])
 def test_matmul_backward_db(gpu, multiple, variant, m, k, n, seed) -> None:
     k, n = k * multiple, n * multiple

@@ -96,15 +96,17 @@ export function step_of(shape, tensors, flat_size, tuning) {
 
   // One kernel per product; see the files for what rows, inner and cols mean there.
   const matmul = (label, product, rows, inner, cols, views, flags = {}) => {
-    const { variant, WX, WY, tile } = tuning.matmul(product, rows, inner, cols);
-    const constants = { ROWS: rows, INNER: inner, COLS: cols, WX, WY, ...flags };
+    const { variant, WX, WY, tile, per_group } = tuning.matmul(product, rows, inner, cols);
+    const constants = { ROWS: rows, INNER: inner, COLS: cols, ...flags };
     const [tall, wide] = tile ?? [1, 1];
+    const [high, broad] = per_group ?? [tall * WY, wide * WX];
+    if (!per_group) Object.assign(constants, { WX, WY });
     if (tile) {
       const strides = { forward: [inner, cols], backward_da: [inner], backward_db: [rows, cols] }[product];
       const VEC4 = Number(strides.every((stride) => stride % 4 === 0));
       Object.assign(constants, { VEC4, TALL: Number(tall === 8), WIDE: Number(wide === 8) });
     }
-    const groups = [Math.ceil(cols / (wide * WX)), Math.ceil(rows / (tall * WY))];
+    const groups = [Math.ceil(cols / broad), Math.ceil(rows / high)];
     add(label, `matmul_${product}_${variant}`, constants, groups, views, 2 * rows * inner * cols);
   };
   const rows_of = (label, kernel, constants, views) => {
@@ -276,7 +278,9 @@ export function tune(options, shape, flat_size, is_software) {
     partials: Math.min(16384, Math.max(64, Math.ceil(flat_size / 32 / 64) * 64)),
     matmul(product, rows, inner, cols) {
       if (variant === "naive") return { variant, WX: 8, WY: 8 };
-      if (variant !== "blocked") throw new ArmError("unsupported", `matmul=${variant}: there is no such variant; naive and blocked are`);
+      // The tile is fixed in the kernel: 64×64 elements per workgroup.
+      if (variant === "tiled") return { variant, per_group: [64, 64] };
+      if (variant !== "blocked") throw new ArmError("unsupported", `matmul=${variant}: there is no such variant; naive, blocked and tiled are`);
       // 4×4 tiles keep a GPU busy where 8×8 tiles would be too few; 64 are about one per lane group.
       const few = !is_software && (rows * cols) / 64 < 16384;
       return { variant, WX: 8, WY: 8, tile: few ? [4, 4] : [8, 8] };
