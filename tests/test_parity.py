@@ -488,6 +488,15 @@ def test_a_software_adapter_comes_first_of_the_reasons() -> None:
     assert len(verdict.reasons) == 3
 
 
+def test_a_software_adapter_comes_before_blocking_gates_that_are_unknown() -> None:
+    run = receipts.parts(adapter="software").with_parity(0, points=())
+    gates, verdict = judged(run)
+    assert gates["parity.grads.A"].status == "unknown"
+    assert verdict.status == "unqualified"
+    assert verdict.reasons[0] == "software adapter"
+    assert verdict.reasons[1].startswith("parity.grads.A unknown: ")
+
+
 def test_required_hardware_makes_the_gate_blocking() -> None:
     assert {g.name: g.gate_class for g in gate_plans(False)}["adapter"] == "qualifying"
     assert {g.name: g.gate_class for g in gate_plans(True)}["adapter"] == "blocking"
