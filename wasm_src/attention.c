@@ -1,13 +1,14 @@
 // Causal attention per head: softmax(q·kᵀ/sqrt(D))·v. qkv (B,T,3C): q, k, v side by side, heads contiguous.
 //
 // One chunk is one head of one sequence, made of register tiles. What lies above the diagonal is not
-// computed, but for the corners of tiles on it. Nothing of size T×T outlives a chunk: forward keeps the
-// logarithm of each row's sum of exponentials (lse), from which backward makes the probabilities again.
+// computed, but for the corners of tiles on it. Nothing of size T×T outlives a chunk: forward keeps each
+// row's largest score and the inverse of its sum of exponentials, from which backward makes the same
+// probabilities again.
 
 #include "tile.h"
 
 typedef struct {
-  float *out, *lse;
+  float *out, *row_top, *row_inverse;
   const float *qkv;
   float *dqkv;
   const float *dout;
@@ -105,7 +106,6 @@ static void forward_head(void *args, size_t chunk, size_t thread) {
   for (size_t t0 = 0; t0 < T; t0 += TILE_ROWS) {
     size_t rows = at_most(TILE_ROWS, T - t0);
     square_rows(s.p, s.square_row, s.q_along_d, s.k_along_d, t0, D);
-    float sums[TILE_ROWS];
     for (size_t r = 0; r < rows; r++) { // softmax without the division
       size_t t = t0 + r, last = t / 4 * 4, u;
       float *p = s.p + t * s.square_row;
@@ -122,35 +122,39 @@ static void forward_head(void *args, size_t chunk, size_t thread) {
       }
       f4 e = select4(up_to(last, t), exp4(end * scale - top), splat4(0));
       store4(p + last, e);
-      sums[r] = sum_lanes(sum + e);
-      a->lse[chunk * T + t] = top + (float)log_double(sums[r]);
+      a->row_top[chunk * T + t] = top;
+      a->row_inverse[chunk * T + t] = 1.0f / sum_lanes(sum + e);
     }
     // A row of the tile that ends earlier than the last is 0 from its end on.
     size_t keys = at_most(t0 + TILE_ROWS, T);
     pack_panel(s.rows, s.p + t0 * s.square_row, s.square_row, 1, rows, keys, TILE_ROWS);
     output_rows(out + t0 * C, C, rows, D, keys, s.rows, TILE_ROWS, s.v_along_u, T, 0);
     for (size_t r = 0; r < rows; r++) {
-      float *o = out + (t0 + r) * C, inverse = 1.0f / sums[r];
+      float *o = out + (t0 + r) * C, inverse = a->row_inverse[chunk * T + t0 + r];
       for (size_t i = 0; i < D; i += 4) store_some(o + i, D - i, load_some(o + i, D - i, 0) * inverse);
     }
   }
 }
 
-// out (B,T,C), lse (B,H,T), qkv (B,T,3C)
-void attention_forward(float *out, float *lse, const float *qkv, size_t B, size_t T, size_t C, size_t H) {
-  Args args = {.out = out, .lse = lse, .qkv = qkv, .B = B, .T = T, .C = C, .H = H, .D = C / H};
+// out (B,T,C); row_top, row_inverse (B,H,T); qkv (B,T,3C)
+void attention_forward(float *out, float *row_top, float *row_inverse, const float *qkv, size_t B, size_t T,
+                       size_t C, size_t H) {
+  Args args = {.out = out, .row_top = row_top, .row_inverse = row_inverse, .qkv = qkv,
+               .B = B, .T = T, .C = C, .H = H, .D = C / H};
   pool_run(forward_head, &args, B * H);
 }
 
 // ------------------------------------------------------------------------------ backward
 
-// dp = dout·vᵀ, ds = p·(dp − Σ dout·out)/sqrt(D); dq = ds·k, dk = dsᵀ·q, dv = pᵀ·dout. ds takes dp's place.
+// dp = dout·vᵀ, ds = p·(dp − Σ p·dp)/sqrt(D); dq = ds·k, dk = dsᵀ·q, dv = pᵀ·dout. ds takes dp's place.
+// Σ p·dp is Σ dout·out as well, but then a row of ds sums to 0 less exactly, and small gradients of q and k,
+// of which AdamW makes large steps, suffer.
 static void backward_head(void *args, size_t chunk, size_t thread) {
   const Args *a = args;
   size_t T = a->T, C = a->C, D = a->D, b = chunk / a->H, h = chunk % a->H;
   Scratch s = scratch_of(thread, T, D);
   const float *q = a->qkv + b * T * 3 * C + h * D, *k = q + C, *v = k + C;
-  const float *out = a->out + b * T * C + h * D, *dout = a->dout + b * T * C + h * D;
+  const float *dout = a->dout + b * T * C + h * D;
   float *dq = a->dqkv + b * T * 3 * C + h * D, *dk = dq + C, *dv = dk + C;
   float scale = 1.0f / __builtin_sqrtf((float)D);
   pack_a(s.q_along_d, q, 3 * C, T, D);
@@ -167,20 +171,21 @@ static void backward_head(void *args, size_t chunk, size_t thread) {
     square_rows(s.dp, s.square_row, s.dout_along_d, s.v_along_d, t0, D);
     for (size_t r = 0; r < rows; r++) {
       size_t t = t0 + r, last = t / 4 * 4, u;
-      f4 dot = splat4(0);
-      for (size_t i = 0; i < D; i += 4)
-        dot = madd4(load_some(dout + t * C + i, D - i, 0), load_some(out + t * C + i, D - i, 0), dot);
-      float shared = sum_lanes(dot), lse = a->lse[chunk * T + t];
+      float top = a->row_top[chunk * T + t], inverse = a->row_inverse[chunk * T + t];
       float *p = s.p + t * s.square_row, *dp = s.dp + t * s.square_row;
+      f4 sum = splat4(0);
       for (u = 0; u < last; u += 4) {
-        f4 e = exp4(load4(p + u) * scale - lse);
+        f4 e = exp4(load4(p + u) * scale - top) * inverse;
         store4(p + u, e);
-        store4(dp + u, e * (load4(dp + u) - shared) * scale);
+        sum = madd4(e, load4(dp + u), sum);
       }
       i4 mask = up_to(last, t);
-      f4 e = select4(mask, exp4(load4(p + last) * scale - lse), splat4(0));
+      f4 e = select4(mask, exp4(load4(p + last) * scale - top) * inverse, splat4(0));
       store4(p + last, e);
-      store4(dp + last, select4(mask, e * (load4(dp + last) - shared) * scale, splat4(0)));
+      f4 d = select4(mask, load4(dp + last), splat4(0));
+      float mean = sum_lanes(madd4(e, d, sum));
+      for (u = 0; u < last; u += 4) store4(dp + u, load4(p + u) * (load4(dp + u) - mean) * scale);
+      store4(dp + last, e * (d - mean) * scale);
     }
     size_t keys = at_most(t0 + TILE_ROWS, T);
     pack_panel(s.rows, s.dp + t0 * s.square_row, s.square_row, 1, rows, keys, TILE_ROWS);
@@ -195,10 +200,10 @@ static void backward_head(void *args, size_t chunk, size_t thread) {
   }
 }
 
-// dqkv, qkv (B,T,3C); dout, out (B,T,C); lse (B,H,T)
-void attention_backward(float *dqkv, const float *dout, const float *out, const float *lse,
+// dqkv, qkv (B,T,3C); dout (B,T,C); row_top, row_inverse (B,H,T)
+void attention_backward(float *dqkv, const float *dout, const float *row_top, const float *row_inverse,
                         const float *qkv, size_t B, size_t T, size_t C, size_t H) {
-  Args args = {.dqkv = dqkv, .dout = dout, .out = (float *)out, .lse = (float *)lse, .qkv = qkv,
-               .B = B, .T = T, .C = C, .H = H, .D = C / H};
+  Args args = {.dqkv = dqkv, .dout = dout, .row_top = (float *)row_top, .row_inverse = (float *)row_inverse,
+               .qkv = qkv, .B = B, .T = T, .C = C, .H = H, .D = C / H};
   pool_run(backward_head, &args, B * H);
 }

@@ -118,7 +118,7 @@ EXPORT(gpt_plan) double gpt_plan(size_t base, size_t slots, double flat_size, si
     Layer l = {0};
     l.ln1 = floats(N * C), l.ln1_mean = floats(N), l.ln1_rstd = floats(N);
     l.qkv = floats(N * 3 * C);
-    l.attn = floats(N * C), l.attn_lse = floats(N * H);
+    l.attn = floats(N * C), l.attn_top = floats(N * H), l.attn_inverse = floats(N * H);
     l.mid = floats(N * C);
     l.ln2 = floats(N * C), l.ln2_mean = floats(N), l.ln2_rstd = floats(N);
     l.gelu = floats(N * F), l.gelu_slope = floats(N * F);
@@ -252,7 +252,7 @@ static void forward(void) {
     Layer *l = &gpt.layers[i];
     layernorm_forward(l->ln1, l->ln1_mean, l->ln1_rstd, x, l->ln1_g.w, l->ln1_b.w, N, C);
     matmul_forward(l->qkv, l->ln1, l->wqkv.w, l->bqkv.w, 0, N, C, 3 * C);
-    attention_forward(l->attn, l->attn_lse, l->qkv, c->B, c->T, C, c->H);
+    attention_forward(l->attn, l->attn_top, l->attn_inverse, l->qkv, c->B, c->T, C, c->H);
     matmul_forward(l->mid, l->attn, l->wo.w, l->bo.w, x, N, C, C);
     layernorm_forward(l->ln2, l->ln2_mean, l->ln2_rstd, l->mid, l->ln2_g.w, l->ln2_b.w, N, C);
     matmul_forward(l->gelu_slope, l->ln2, l->w1.w, l->b1.w, 0, N, C, F);
@@ -284,7 +284,7 @@ static void backward(void) {
     layernorm_backward(gpt.dx, 1, l->ln2_g, l->ln2_b, gpt.dnorm, l->mid, l->ln2_mean, l->ln2_rstd, N, C);
     bias_backward(l->bo.d, gpt.dx, N, C);
     matmul_backward(gpt.dattn, l->wo, gpt.dx, l->attn, N, C, C);
-    attention_backward(gpt.dqkv, gpt.dattn, l->attn, l->attn_lse, l->qkv, c->B, c->T, C, c->H);
+    attention_backward(gpt.dqkv, gpt.dattn, l->attn_top, l->attn_inverse, l->qkv, c->B, c->T, C, c->H);
     bias_backward(l->bqkv.d, gpt.dqkv, N, 3 * C);
     matmul_backward(gpt.dnorm, l->wqkv, gpt.dqkv, l->ln1, N, C, 3 * C);
     layernorm_backward(gpt.dx, 1, l->ln1_g, l->ln1_b, gpt.dnorm, input_of(i), l->ln1_mean, l->ln1_rstd,

@@ -53,7 +53,7 @@ typedef struct {
   // kept by forward for backward
   float *ln1, *ln1_mean, *ln1_rstd; // (N,C) (N) (N)
   float *qkv;                       // (N,3C)
-  float *attn, *attn_lse;           // (N,C) (B,H,T)
+  float *attn, *attn_top, *attn_inverse; // (N,C) (B,H,T) (B,H,T)
   float *mid;                       // (N,C) residual after attention
   float *ln2, *ln2_mean, *ln2_rstd; // (N,C) (N) (N)
   float *gelu, *gelu_slope;         // (N,F) (N,F)
@@ -110,8 +110,9 @@ void layernorm_backward(float *dx, int add, Tensor g, Tensor b, const float *dy,
                         const float *mean, const float *rstd, size_t N, size_t C);
 uint64_t layernorm_partial_floats(uint64_t N, uint64_t C);
 
-void attention_forward(float *out, float *lse, const float *qkv, size_t B, size_t T, size_t C, size_t H);
-void attention_backward(float *dqkv, const float *dout, const float *out, const float *lse,
+void attention_forward(float *out, float *row_top, float *row_inverse, const float *qkv, size_t B, size_t T,
+                       size_t C, size_t H);
+void attention_backward(float *dqkv, const float *dout, const float *row_top, const float *row_inverse,
                         const float *qkv, size_t B, size_t T, size_t C, size_t H);
 uint64_t attention_thread_floats(uint64_t T, uint64_t D);
 
