@@ -167,13 +167,13 @@ class WebgpuArm {
     for (const { floats, role } of Object.values(this.plan)) by_role[role] = (by_role[role] ?? 0) + floats * 4;
     by_role.transfer = this.buffers.transfer.size + this.buffers.readback.size;
     const total = Object.values(by_role).reduce((sum, bytes) => sum + bytes, 0);
-    const largest = Object.entries(this.plan).reduce((a, b) => (b[1].floats > a[1].floats ? b : a));
+    const [largest, { binding }] = most(this.plan, "binding");
     return {
       address: "gpu",
       final_bytes: total,
       buffer_bytes: by_role,
-      largest_buffer: largest[0],
-      largest_buffer_bytes: largest[1].floats * 4,
+      largest_binding: largest,
+      largest_binding_bytes: binding * 4,
     };
   }
 
@@ -189,14 +189,19 @@ class WebgpuArm {
 
 // ------------------------------------------------------------------------------ set-up
 
-// What the adapter must allow. Views never exceed their buffer, so the largest buffer bounds both.
+// What the adapter must allow, at least what every adapter does.
 function needs_of(plan) {
-  const [name, { floats }] = Object.entries(plan).reduce((a, b) => (b[1].floats > a[1].floats ? b : a));
-  const why = `the buffer ${name} of ${floats * 4} bytes`;
+  const [buffer, { floats }] = most(plan, "floats");
+  const [view, { binding }] = most(plan, "binding");
   return {
-    maxBufferSize: { value: Math.max(floats * 4, 1 << 28), why },
-    maxStorageBufferBindingSize: { value: Math.max(floats * 4, 1 << 27), why },
+    maxBufferSize: { value: Math.max(floats * 4, 1 << 28), why: `the buffer ${buffer} of ${floats * 4} bytes` },
+    maxStorageBufferBindingSize: { value: Math.max(binding * 4, 1 << 27), why: `a binding of ${view} of ${binding * 4} bytes` },
   };
+}
+
+// The entry of `plan` whose `field` is largest.
+function most(plan, field) {
+  return Object.entries(plan).reduce((a, b) => (b[1][field] > a[1][field] ? b : a));
 }
 
 // File name → {text, sha256, bindings: name → {index, write}}. Bindings are read from the WGSL, so that

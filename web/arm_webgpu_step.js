@@ -20,13 +20,15 @@ export function shape_of(config) {
 
 // ------------------------------------------------------------------------------ buffers
 
-// Buffer name → {floats, role}. An activation read by backward has one slice per layer.
+// Buffer name → {floats, binding, role}; `binding` is the largest part of it that a kernel sees. An
+// activation read by backward has one slice per layer.
 export function buffers_of({ L, H, C, F, N, V, B, T }, flat_size, partials) {
-  const per_layer = (floats) => L * pad(floats);
-  const floats = {
+  const slices = (count, floats) => ({ floats: count * pad(floats), binding: pad(floats) });
+  const per_layer = (floats) => slices(L, floats);
+  const groups = {
     state: { param: flat_size, grad: flat_size, m: flat_size, v: flat_size },
     activations: {
-      x: (L + 1) * pad(N * C), // the residual stream between layers, (N, C)
+      x: slices(L + 1, N * C), // the residual stream between layers, (N, C)
       ln1: per_layer(N * C), // layer norms' outputs
       ln1_stats: per_layer(2 * N), // (mean, rstd) per row
       qkv: per_layer(N * 3 * C),
@@ -60,8 +62,8 @@ export function buffers_of({ L, H, C, F, N, V, B, T }, flat_size, partials) {
     },
   };
   return Object.fromEntries(
-    Object.entries(floats).flatMap(([role, group]) =>
-      Object.entries(group).map(([name, size]) => [name, { floats: size, role }]),
+    Object.entries(groups).flatMap(([role, group]) =>
+      Object.entries(group).map(([name, size]) => [name, { role, ...(size.floats ? size : { floats: size, binding: size }) }]),
     ),
   );
 }
