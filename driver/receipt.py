@@ -312,8 +312,8 @@ def verify(data: Any, evaluator: Evaluator) -> tuple[list[str], list[str]]:
     if receipt.plan.evaluator != evaluator:
         judged = receipt.plan.evaluator
         remarks.append(
-            f"evaluator changed: the receipt was judged by version {judged.version!r:.40} "
-            f"({judged.sha256!r:.14}), this is {evaluator.version} ({evaluator.sha256[:12]}); "
+            f"evaluator changed: the receipt was judged by version {judged.version[:40]!r} "
+            f"({judged.sha256[:12]!r}), this is {evaluator.version} ({evaluator.sha256[:12]}); "
             "a difference above may come from that"
         )
     return faults, remarks

@@ -226,11 +226,11 @@ def test_one_leaf_of_every_kind(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(RUNS))
+@pytest.mark.parametrize("name", ["good", "one block", "failed, not finite", "null"])
 def test_every_leaf(name: str) -> None:
     data = copied(SEALED[name])
     for path in list(leaves(data)):
-        check_change(data, path)
+        check_change(data, path, most=2)
     assert verify(data) == []
 
 
