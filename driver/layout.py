@@ -28,7 +28,7 @@ def cache_dir() -> Path:
 def evaluator_sha256() -> str:
     """SHA-256 over the sources that turn raw data into numbers, gates and verdicts."""
     hasher = hashlib.sha256()
-    for name in ("parity/measures", "parity/gates", "receipt", "reference", "stats"):
+    for name in ("adapter", "parity/measures", "parity/gates", "receipt", "reference", "stats"):
         hasher.update((_PACKAGE / f"{name}.py").read_bytes())
     return hasher.hexdigest()
 

@@ -506,10 +506,10 @@ def test_required_hardware_makes_the_gate_blocking() -> None:
     assert verdict.status == "qualified"
 
 
-def test_required_hardware_that_is_unknown_is_not_qualified() -> None:
+def test_required_hardware_that_is_unknown_fails() -> None:
     run = receipts.parts(require_hardware=True).with_environment(adapter_verdict="unknown")
     gates, verdict = judged(run)
-    assert gates["adapter"].status == "unknown"
+    assert gates["adapter"].status == "fail"
     assert verdict.status != "qualified"
 
 

@@ -323,7 +323,11 @@ def _adapter(plan: Plan, environment: Environment) -> Outcome:
         return None, "not-applicable", "no arm uses an adapter"
     verdict = environment.adapter_verdict
     reason = "; ".join(environment.adapter_reasons)
-    status: GateStatus = {"hardware": "pass", "software": "fail"}.get(verdict, "unknown")  # type: ignore[assignment]
+    status: GateStatus = "unknown"
+    if verdict == "hardware":
+        status = "pass"
+    elif verdict == "software" or plan.require_hardware:
+        status = "fail"  # what is required has to be shown
     return None, status, f"{verdict} adapter ({reason})"
 
 

@@ -190,7 +190,7 @@ class Slot(Record):
     compile_ms: Number | None = None
     upload_ms: Number | None = None
     first_step_ms: Number | None = None
-    steps_per_window: int
+    steps_per_window: int = Field(ge=1)
     windows_ms: list[Number] = []
     losses: list[Number] = []
     grad_norms: list[Number] = []
