@@ -140,7 +140,8 @@ class WebgpuArm {
         const at = b * (T + 1) + t;
         const [token, target] = [tokens[at], tokens[at + 1]];
         if (!(token >= 0 && token < V && target >= 0 && target < V)) {
-          throw new ArmError("protocol", `tokens ${token}, ${target} at row ${b}, position ${t}: the vocabulary has ${V}`);
+          const where = `row ${b}, position ${t}`;
+          throw new ArmError("protocol", `tokens ${token}, ${target} at ${where}: the vocabulary has ${V}`);
         }
         batch[layout.inputs + n] = token;
         batch[layout.targets + n] = target;
@@ -191,11 +192,13 @@ class WebgpuArm {
 
 // What the adapter must allow, at least what every adapter does.
 function needs_of(plan) {
-  const [buffer, { floats }] = most(plan, "floats");
-  const [view, { binding }] = most(plan, "binding");
+  const need = (what, field, least) => {
+    const [name, { [field]: floats }] = most(plan, field);
+    return { value: Math.max(floats * 4, least), why: `the ${what} ${name} of ${floats * 4} bytes` };
+  };
   return {
-    maxBufferSize: { value: Math.max(floats * 4, 1 << 28), why: `the buffer ${buffer} of ${floats * 4} bytes` },
-    maxStorageBufferBindingSize: { value: Math.max(binding * 4, 1 << 27), why: `a binding of ${view} of ${binding * 4} bytes` },
+    maxBufferSize: need("buffer", "floats", 1 << 28),
+    maxStorageBufferBindingSize: need("binding", "binding", 1 << 27),
   };
 }
 
@@ -213,7 +216,9 @@ async function load_sources(assets, io) {
     const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(text));
     const sha256 = Array.from(new Uint8Array(digest), (byte) => byte.toString(16).padStart(2, "0")).join("");
     const bindings = {};
-    for (const [, index, name] of text.matchAll(/@binding\((\d+)\)\s*var<[^>]*>\s*(\w+)/g)) bindings[name] = Number(index);
+    for (const [, index, name] of text.matchAll(/@binding\((\d+)\)\s*var<[^>]*>\s*(\w+)/g)) {
+      bindings[name] = Number(index);
+    }
     return [asset.slice("wgsl/".length), { text, sha256, bindings }];
   });
   return new Map(await Promise.all(loaded));
@@ -276,7 +281,9 @@ function bind(gpu, buffers, sources, pipelines, dispatches) {
       const { bindings } = sources.get(`${kernel}.wgsl`);
       const wanted = Object.keys(bindings).sort().join();
       const given = Object.keys(views).sort().join();
-      if (wanted !== given) throw new ArmError("internal", `${label}: ${kernel}.wgsl binds ${wanted}, the step gives ${given}`);
+      if (wanted !== given) {
+        throw new ArmError("internal", `${label}: ${kernel}.wgsl binds ${wanted}, the step gives ${given}`);
+      }
       const pipeline = pipelines.get(pipeline_key(dispatch));
       const entries = Object.entries(views).map(([name, view]) => ({
         binding: bindings[name],

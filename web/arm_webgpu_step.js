@@ -63,7 +63,7 @@ export function buffers_of({ L, H, C, F, N, V, B, T }, flat_size, partials) {
   };
   return Object.fromEntries(
     Object.entries(groups).flatMap(([role, group]) =>
-      Object.entries(group).map(([name, size]) => [name, { role, ...(size.floats ? size : { floats: size, binding: size }) }]),
+      Object.entries(group).map(([name, size]) => [name, { role, ...(size.floats ? size : slices(1, size)) }]),
     ),
   );
 }
@@ -248,14 +248,15 @@ export function step_of(shape, tensors, flat_size, tuning) {
     clip: whole("clip", BLOCK), results: whole("results", 2 * RING),
   });
   add("adamw", "adamw", { VECTORS }, fold(VECTORS / 64), {
-    recipe: "recipe", facts: words(0, BLOCK), clip: whole("clip", BLOCK), decay: whole("decay", pad(Math.ceil(flat_size / BLOCK / 32))),
-    grad: flat("grad"), param: flat("param"), m: flat("m"), v: flat("v"),
+    recipe: "recipe", facts: words(0, BLOCK), clip: whole("clip", BLOCK),
+    decay: whole("decay", Math.ceil(flat_size / BLOCK / 32)), grad: flat("grad"), param: flat("param"), m: flat("m"), v: flat("v"),
   });
 
   for (const { label, groups } of dispatches) {
     const most = Math.max(...groups);
     if (most > MAX_GROUPS) {
-      throw new ArmError("unsupported", `${label} would dispatch ${most} workgroups in one dimension; WebGPU allows ${MAX_GROUPS}`);
+      const reason = `${label} would dispatch ${most} workgroups in one dimension`;
+      throw new ArmError("unsupported", `${reason}; WebGPU allows ${MAX_GROUPS}`);
     }
   }
   return dispatches;
@@ -282,7 +283,9 @@ export function tune(options, shape, flat_size, is_software) {
       if (variant === "naive") return { variant, WX: 8, WY: 8 };
       // The tile is fixed in the kernel: 64×64 elements per workgroup.
       if (variant === "tiled") return { variant, per_group: [64, 64] };
-      if (variant !== "blocked") throw new ArmError("unsupported", `matmul=${variant}: there is no such variant; naive, blocked and tiled are`);
+      if (variant !== "blocked") {
+        throw new ArmError("unsupported", `matmul=${variant}: the variants are naive, blocked and tiled`);
+      }
       // 4×4 tiles keep a GPU busy where 8×8 tiles would be too few; 64 are about one per lane group.
       const few = !is_software && (rows * cols) / 64 < 16384;
       return { variant, WX: 8, WY: 8, tile: few ? [4, 4] : [8, 8] };

@@ -14,7 +14,8 @@ export async function open_device(needs) {
   if (!self.navigator.gpu) {
     throw new ArmError(
       "unsupported",
-      "this browser has no WebGPU in a worker (no navigator.gpu); use a current Chrome, Edge or Chromium, not its headless-shell build, or arms without a GPU",
+      "this browser has no WebGPU in a worker (no navigator.gpu); use a current Chrome, Edge or Chromium, " +
+        "not its headless-shell build, or arms without a GPU",
     );
   }
   const adapter = await navigator.gpu.requestAdapter({ powerPreference: "high-performance" });
@@ -143,7 +144,8 @@ function kind_of(error) {
 function refuse_beyond(limits, needs) {
   for (const [name, { value, why }] of Object.entries(needs)) {
     if (value > limits[name]) {
-      throw new ArmError("unsupported", `${why} needs ${name} = ${value}; this adapter allows ${limits[name]}. Choose a smaller preset`);
+      const reason = `${why} needs ${name} = ${value}; this adapter allows ${limits[name]}`;
+      throw new ArmError("unsupported", `${reason}. Choose a smaller preset`);
     }
   }
 }

@@ -1,5 +1,5 @@
-// dx = rstd·(dx̂ - mean(dx̂) - x̂·mean(dx̂·x̂)) with dx̂ = dout·gain, x̂ = (x - mean)·rstd, for each of ROWS
-// rows of C; added to what dx holds when ADD (the residual path), else stored.
+// dx = rstd·(dx̂ - mean(dx̂) - x̂·mean(dx̂·x̂)) with dx̂ = dout·gain, x̂ = (x - mean)·rstd, for each of
+// ROWS rows of C; added to what dx holds when ADD (the residual path), else stored.
 // LANES invocations share a row, GROUP rows share a workgroup: x is the lane, y the row within it.
 
 override ROWS: u32;

@@ -16,7 +16,7 @@ override BIAS: bool = false;  // dbias is asked for
 var<workgroup> rows: array<vec4f, 256>;     // [k][row / 4]
 var<workgroup> columns: array<vec4f, 256>;  // [k][column / 4]
 
-// Four columns c … c+3 at depth k of an (INNER, columns) matrix.
+// Four columns c … c+3 at depth k of an (INNER, columns) matrix: rows of the product.
 fn a_rows(c: u32, k: u32) -> vec4f {
   return vec4f(a_at(c, k), a_at(c + 1u, k), a_at(c + 2u, k), a_at(c + 3u, k));
 }
