@@ -89,7 +89,7 @@ OPTIONS: dict[str, dict[str, Option]] = {
     "wasm64": _WASM,
     "webgpu": {
         "matmul": Option(
-            AUTO, "variant of the three products", choices=("naive", "blocked"), auto=True
+            AUTO, "variant of the products", choices=("naive", "blocked", "tiled"), auto=True
         ),
     },
     "null": {

@@ -155,7 +155,7 @@ def test_no_webgpu(run: RunPreset, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_null_arm_is_never_qualified(run: RunPreset) -> None:
-    """Four quiet blocks of a programmed ratio: the ratio is found, the verdict stays unqualified."""
+    """Four blocks of a programmed ratio: it is found, and the verdict stays unqualified."""
     code, (receipt,), _ = run("--arms", "null:ms=4,null:ms=2", "--blocks", 4)
     assert code == 0
     assert receipt["verdict"]["status"] == "unqualified"
