@@ -521,3 +521,17 @@ def test_a_fake_arm_is_never_qualified(names: tuple[str, str]) -> None:
     fake = "AB"[names.index("null")]
     assert gates[f"curve.loss.{fake}"].status == "not-applicable"
     assert gates[f"finite.{fake}"].status == "pass"
+
+
+@pytest.mark.parametrize(("t", "status"), [(0, "pass"), (1, "fail"), (4, "fail")])
+def test_parameters_of_the_first_adamw_step_are_not_judged(t: int, status: str) -> None:
+    """At t = 0 float32 noise decides elements whose gradient is near eps; its gradients count."""
+    run = receipts.parts()
+    error = TensorError(rel_l2=1e-3, cosine=1.0, worst_scaled=1e-2)
+    points = tuple(
+        point.model_copy(update={"params": {"wte": error}}) if point.t == t else point
+        for point in run.parity[0].points
+    )
+    gates, _ = judged(run.with_parity(0, points=points))
+    assert gates["parity.params.A"].status == status
+    assert gates["parity.grads.A"].status == "pass"

@@ -29,7 +29,7 @@ _PER_SIDE: tuple[tuple[str, GateClass, float | None, str], ...] = (
     ("parity.grads", "blocking", 2e-5,
      "worst relative L2 error of a gradient, one step from the reference's state"),
     ("parity.params", "blocking", 5e-5,
-     "worst relative L2 error of a parameter after that step"),
+     "worst relative L2 error of a parameter after such a step, moments warm (t > 0)"),
     ("parity.key_bias", "blocking", 2e-6,
      "key third of attn.bqkv's gradient over the rest; its exact value is 0"),
     ("parity.export", "blocking", None,
@@ -152,6 +152,9 @@ def _judge_side(
         errors = (
             (f"{tensor} at t={point.t}", error.rel_l2)
             for point in found.points
+            # AdamW's first step is g/(|g| + eps): where a gradient is near eps, float32 noise
+            # decides it (float32 NumPy itself is 3e-5 off at large). Recorded, not judged.
+            if kind == "grads" or point.t > 0
             for tensor, error in getattr(point, kind).items()
         )
         worst = _worst(errors)
