@@ -115,7 +115,7 @@ async def _answer(
             return None, PageFailure(kind="crash", message=page.failed.result().message)
         return None, _first_fatal(page.events)
     except TimeoutError:
-        return None, PageFailure(kind="crash", message=_hang(handle, deadline_s, page.events))
+        return None, PageFailure(kind="hang", message=_hang(handle, deadline_s, page.events))
     except SlotError as error:
         return None, PageFailure(kind="protocol", message=str(error))
     finally:

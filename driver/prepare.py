@@ -18,7 +18,7 @@ from driver import adapter as adapters
 from driver.arms import ArmSpec, resolve
 from driver.browser import BrowserSession
 from driver.corpus import Corpus, batches
-from driver.errors import SlotError, Unsupported
+from driver.errors import SlotError, Unsupported, UsageError
 from driver.jobs import (
     JobMaker,
     load_op,
@@ -296,9 +296,23 @@ class Preparation:
         )
         if outcome.failure and outcome.failure.kind == "unsupported":
             raise Unsupported(f"arm {arm.name}: {outcome.failure.message}")
+        if outcome.failure and outcome.failure.kind == "hang" and outcome.ops:
+            raise UsageError(self._too_slow(arm, outcome))
         if outcome.failure:
             raise SlotError(f"arm {arm.name} failed in its preparation: {_why(outcome)}")
         return outcome
+
+    def _too_slow(self, arm: ArmJob, outcome: JobOutcome) -> str:
+        """The budget ended before the preparation did: how long the least run needs."""
+        trains = [op.ms / op.steps for op in outcome.ops if op.ms and op.steps]
+        # The preparation takes 3 steps, the least run 2 slots of 2 steps; the other arm as much.
+        need_s = 2 * (8 * max(trains, default=self.deadline_s * 1000) / 1000 + 30)
+        seen = f", {max(trains):.0f} ms/step so far" if trains else ""
+        return (
+            f"a budget of {self.deadline_s:.0f} s is used up by the preparation of arm {arm.name} "
+            f"at preset {self.workload.preset.name} ({len(outcome.ops)} instructions done{seen}). "
+            f"Use --budget {int(need_s) + 1}s or more, or a smaller preset"
+        )
 
     def _point(self, t: int, trained: OpResult, blobs: dict[str, bytearray]) -> TeacherPoint:
         pupil, step = self.teacher.steps[t]

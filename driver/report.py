@@ -1,6 +1,7 @@
 """Receipt → text for a terminal or a log."""
 
 import io
+import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 
@@ -33,7 +34,9 @@ def svg(receipt: Receipt, width: int = 120) -> str:
         markup=False,
     )  # fmt: skip
     _page(console, receipt)
-    return console.export_svg(title="driver report")
+    # Without the web fonts that rich would fetch: the picture is one file.
+    picture = console.export_svg(title="driver report")
+    return re.sub(r"@font-face \{[^}]*\}\s*", "", picture)
 
 
 def _page(console: Console, receipt: Receipt) -> None:

@@ -312,7 +312,7 @@ async def test_a_hang_ends_at_the_deadline(session: BrowserSession, server: JobS
     job = make(server, OPEN, train(2), train(2), hang_at=3)
     outcome = await run(session, server, job, deadline_s=2)
     assert outcome.status == "failed" and outcome.failure is not None
-    assert outcome.failure.kind == "crash"
+    assert outcome.failure.kind == "hang"
     assert "no answer within 2 s" in outcome.failure.message
     assert "after instruction 1 (train) and 2 steps" in outcome.failure.message
     # What was measured before is there although the page never answered.

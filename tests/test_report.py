@@ -205,3 +205,13 @@ def test_a_curve_over_presets_leaves_blanks() -> None:
     assert tiny[-1] == "qualified"
     assert small == ["small", "366,432"]
     assert xl[-1] == "failed"
+
+
+def test_the_picture_is_one_file() -> None:
+    """Nothing is fetched from elsewhere, and what a receipt says is escaped."""
+    built = receipts.parts()
+    picture = report.svg(receipt.parse(built.sealed()))
+    assert picture.startswith("<svg")
+    assert "font-face" not in picture
+    assert "url(http" not in picture
+    assert "curve.loss.A" in picture

@@ -279,3 +279,13 @@ def test_interrupted(preset: Path, tmp_path: Path, number: signal.Signals) -> No
     assert verify(receipt, evaluator()) == ([], [])
     assert receipt["verdict"]["status"] == "failed"
     assert len(receipt["slots"]) == 1
+
+
+def test_a_budget_that_ends_in_the_preparation(run: RunPreset) -> None:
+    """An arm too slow for the budget is no crash: the answer says how long the run needs."""
+    words = ("--arms", "webgpu:matmul=naive,wasm", "--budget", "8s")
+    code, receipts, printed = run(*words, preset="medium")
+    if receipts:
+        pytest.skip("this machine's adapter is too fast for the test")
+    assert code == 2, printed
+    assert "Use --budget" in printed

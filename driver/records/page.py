@@ -187,6 +187,7 @@ class PageFailure(Record):
         "device-lost",
         "internal",
         "crash",
+        "hang",
         "protocol",
         "failed",
     ]
