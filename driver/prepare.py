@@ -3,6 +3,7 @@
 The first unexplained numerical failure stops here, before any long loop.
 """
 
+import asyncio
 import hashlib
 import math
 import time
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from driver import adapter as adapters
+from driver import presets
 from driver.arms import ArmSpec, resolve
 from driver.browser import BrowserSession
 from driver.corpus import Corpus, batches
@@ -24,6 +26,8 @@ from driver.jobs import (
     load_op,
     open_op,
     read_op,
+    read_refusal,
+    state_echo,
     train_op,
     wasm_digest,
     wgsl_digests,
@@ -47,10 +51,10 @@ from driver.records import (
     TeacherPoint,
     TokensRef,
 )
-from driver.reference import Reference, Tensors
+from driver.reference import Reference, Tensors, loss_only
 from driver.schedule import ArmCost
 from driver.server import JobServer
-from driver.tensors import F32, State, flatten, initial_state
+from driver.tensors import F32, State, flatten, initial_flat, unflatten
 
 # Steps after which an arm takes one step from the reference's state.
 TEACHER_STEPS = (0, 1, 4)
@@ -68,16 +72,20 @@ class Workload:
     config: ModelConfig
     seed: int
     corpus: Corpus
-    state: State
+    state: State  # views of `flat`
+    flat: F32
     state_sha256: str
+    state_echo: dict[str, str]
 
     @classmethod
     def draw(cls, preset: Preset, corpus: Corpus, seed: int) -> "Workload":
         """Draws the initial state from the seed."""
         config = preset.model
-        state = initial_state(config, seed)
-        data = flatten(config, state).astype("<f4").tobytes()
-        return cls(preset, config, seed, corpus, state, hashlib.sha256(data).hexdigest())
+        flat = initial_flat(config, seed)
+        flat.flags.writeable = False  # the server offers these very bytes
+        digest = hashlib.sha256(flat.astype("<f4", copy=False).data).hexdigest()
+        state = unflatten(config, flat)
+        return cls(preset, config, seed, corpus, state, flat, digest, state_echo(flat))
 
     def batches(self, steps: int) -> NDArray[np.int32]:
         """The first `steps` batches, int32 (steps, B, T+1)."""
@@ -183,6 +191,7 @@ class Preparation:
         workload: Workload,
         features: dict[str, Any],
         deadline_s: float,
+        available_bytes: int,
         on_progress: OnProgress | None = None,
     ) -> None:
         self.session = session
@@ -193,18 +202,20 @@ class Preparation:
         self.deadline_s = deadline_s
         self.on_progress = on_progress
         self.teacher = TeacherStates(workload)
-        self.initial, _ = maker.state(
-            "initial", {"param": flatten(workload.config, workload.state)}
-        )
+        self.initial, _ = maker.state("initial", {"param": workload.flat})
+        self.forward_reason = _forward_reason(workload.config, available_bytes)
+        self._forward_loss: float | None = None
 
     @property
     def length(self) -> int:
         """Instructions of the parity job, for a progress bar."""
-        return 3 + 4 * len(TEACHER_STEPS)
+        return 5 if self.forward_reason else 3 + 4 * len(TEACHER_STEPS)
 
     @property
-    def reference_step_s(self) -> float:
-        """Time of one float64 reference step, in seconds."""
+    def reference_step_s(self) -> float | None:
+        """Time of one float64 reference step, in seconds; None where it takes none."""
+        if self.forward_reason:
+            return None
         if not self.teacher.steps:
             self.teacher.compute()
         return self.teacher.step_s
@@ -220,7 +231,8 @@ class Preparation:
             ms = float(arm.options["ms"])
             parity = ArmParity(side=side, applicable=False, reason="the null arm does not train")
             return Prepared(side, spec, arm, expected, parity, ArmCost(ms, 0.0, 500.0))
-        parity, first_step_ms, readback_ms, overhead_ms = await self._check(side, arm)
+        check = self._check_forward if self.forward_reason else self._check
+        parity, first_step_ms, readback_ms, overhead_ms = await check(side, arm)
         step_ms = first_step_ms
         if first_step_ms < ESTIMATE_MS:
             step_ms, overhead_ms = await self._time(side, arm, first_step_ms)
@@ -251,14 +263,13 @@ class Preparation:
         points = tuple(
             self._point(t, _labelled(ops, f"t{t}"), outcome.blobs) for t in TEACHER_STEPS
         )
-        trip = next(op for op in ops if op.op == "reimport")
-        equal = bool(trip.detail.get("equal"))
+        equal, reason = _round_trip(ops)
         parity = ArmParity(
             side=side,
             applicable=True,
             points=points,
             export_equal=equal,
-            export_reason=None if equal else f"floats that differ: {trip.detail}",
+            export_reason=reason,
         )
         trains = [op.ms for op in ops if op.op == "train" and op.ms is not None]
         readback = next(op for op in ops if op.op == "readback")
@@ -266,6 +277,58 @@ class Preparation:
         step_ms = min(trains[1:])
         overhead = _open_ms(ops) + 1000
         return parity, step_ms, float(median(readback.values_ms)), overhead
+
+    async def forward_facts(self) -> ReferenceFacts:
+        """The reference where it is a forward pass of the first batch and nothing else."""
+        if self._forward_loss is None:
+            w = self.workload
+            self._forward_loss = await asyncio.to_thread(
+                loss_only, w.config, w.state, w.batches(1)[0]
+            )
+        return ReferenceFacts(
+            dtype="float32",
+            losses=[],
+            grad_norms=[],
+            first_step_grad_norms={},
+            band=None,
+            band_reason=self.forward_reason,
+            first_loss=self._forward_loss,
+            reason=self.forward_reason,
+        )
+
+    async def _check_forward(
+        self, side: Side, arm: ArmJob
+    ) -> tuple[ArmParity, float, float, float]:
+        """As `_check` where the reference does no more than a forward pass: two steps, their first
+        loss compared, and the round trip where sections are read at all."""
+        reference = await self.forward_facts()
+        refusal = read_refusal(self.workload.config)
+        program = [open_op(), train_op(1, "t0"), train_op(1, "t1")]
+        program += [] if refusal else [Op(op="reimport")]
+        program.append(Op(op="readback", count=20))
+        tokens, _ = self.maker.tokens(self.workload.batches(2))
+        outcome = await self._run(
+            f"prepare-{side}", arm, {"initial": self.initial}, tokens, program
+        )
+        ops = _results(outcome)
+        equal, reason = _round_trip(ops)
+        parity = ArmParity(
+            side=side,
+            applicable=True,
+            points_reason=self.forward_reason,
+            first_loss=_labelled(ops, "t0").losses[0],
+            reference_first_loss=reference.first_loss,
+            export_equal=equal,
+            export_reason=refusal or reason,
+            final_reason=self.forward_reason,
+        )
+        readback = next(op for op in ops if op.op == "readback")
+        return (
+            parity,
+            _labelled(ops, "t1").ms or 0.0,
+            float(median(readback.values_ms)),
+            _open_ms(ops) + 1000,
+        )
 
     async def _time(self, side: Side, arm: ArmJob, first_ms: float) -> tuple[float, float]:
         """Step time of a longer window, and a slot's time without its steps; in ms."""
@@ -333,11 +396,11 @@ class Preparation:
 def expected_echo(arm: ArmJob, workload: Workload) -> dict[str, Any]:
     """What the arm must echo from inside its worker: recipe, data, and what it was told to run."""
     if arm.name == "null":
-        return {"arm": "null", "state_sha256": workload.state_sha256}
+        return {"arm": "null", **workload.state_echo}
     echo: dict[str, Any] = {
         "arm": arm.name,
         "hyper": workload.config.model_dump(),
-        "state_sha256": workload.state_sha256,
+        **workload.state_echo,
     }
     if arm.name in ("wasm", "wasm64"):
         echo["module_sha256"] = wasm_digest(arm)
@@ -377,6 +440,27 @@ def reference_curve(
         band_reason="the gates' limits are fixed numbers; no float32 band was computed",
     )
     return facts, kept
+
+
+def _forward_reason(config: ModelConfig, available_bytes: int) -> str | None:
+    """Why the reference does no more than a forward pass; None where it trains."""
+    reason = read_refusal(config)
+    need, free = presets.reference_bytes(config), available_bytes - presets.run_bytes(config)
+    if need > free:
+        reason = (
+            f"the float64 reference needs about {need / 2**30:.1f} GiB, "
+            f"{max(free, 0) / 2**30:.1f} GiB are left beside the arm"
+        )
+    return f"only a forward pass of the reference: {reason}" if reason else None
+
+
+def _round_trip(ops: list[OpResult]) -> tuple[bool | None, str | None]:
+    """Whether the export came back with the same bits, and why not."""
+    trip = next((op for op in ops if op.op == "reimport"), None)
+    if trip is None:
+        return None, "not tried"
+    equal = bool(trip.detail.get("equal"))
+    return equal, None if equal else f"floats that differ: {trip.detail}"
 
 
 def _why(outcome: JobOutcome) -> str:
