@@ -9,7 +9,7 @@ from driver.corpus import Corpus, unigram_entropy
 from driver.errors import UsageError
 from driver.jobs import JobMaker
 from driver.parity import gate_plans, judge
-from driver.prepare import Prepared, Probed, Workload
+from driver.prepare import Prepared, Probed
 from driver.receipt import frozen
 from driver.records import (
     ArmParity,
@@ -24,6 +24,7 @@ from driver.records import (
 )
 from driver.schedule import BUDGET_RULE, Fit, Wishes, block_orders, fit, least
 from driver.stats import compare
+from driver.workload import Workload
 
 BROWSER_MS = 3000.0  # a fresh browser process
 MARGIN = 0.02

@@ -4,22 +4,15 @@ The first unexplained numerical failure stops here, before any long loop.
 """
 
 import asyncio
-import hashlib
 import math
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from driver import adapter as adapters
-from driver import presets
 from driver.arms import ArmSpec, resolve
 from driver.browser import BrowserSession
-from driver.corpus import Corpus, batches
 from driver.errors import SlotError, Unsupported, UsageError
 from driver.jobs import (
     JobMaker,
@@ -27,7 +20,6 @@ from driver.jobs import (
     open_op,
     read_op,
     read_refusal,
-    state_echo,
     train_op,
     wasm_digest,
     wgsl_digests,
@@ -35,12 +27,10 @@ from driver.jobs import (
 from driver.machine import machine_facts
 from driver.measure import JobOutcome, run_job
 from driver.parity import key_bias_ratio, tensor_error
-from driver.presets import Preset
 from driver.records import (
     ArmJob,
     ArmParity,
     Job,
-    ModelConfig,
     Op,
     OpResult,
     Progress,
@@ -51,45 +41,21 @@ from driver.records import (
     TeacherPoint,
     TokensRef,
 )
-from driver.reference import Reference, Tensors, loss_only
 from driver.schedule import ArmCost
 from driver.server import JobServer
-from driver.tensors import F32, State, flatten, initial_flat, unflatten
+from driver.tensors import F32, flatten
+from driver.workload import (
+    TEACHER_STEPS,
+    TeacherStates,
+    Workload,
+    forward_facts,
+    forward_reason,
+)
 
-# Steps after which an arm takes one step from the reference's state.
-TEACHER_STEPS = (0, 1, 4)
 # Aim of the timing job, and the share of a slot's time that the step estimate may be off.
 ESTIMATE_MS = 300.0
 MOVING: tuple[Section, ...] = ("param", "m", "v")
 OnProgress = Callable[[Progress], None]
-
-
-@dataclass(frozen=True)
-class Workload:
-    """What every arm trains: model, initial state, batches; all randomness is drawn here."""
-
-    preset: Preset
-    config: ModelConfig
-    seed: int
-    corpus: Corpus
-    state: State  # views of `flat`
-    flat: F32
-    state_sha256: str
-    state_echo: dict[str, str]
-
-    @classmethod
-    def draw(cls, preset: Preset, corpus: Corpus, seed: int) -> "Workload":
-        """Draws the initial state from the seed."""
-        config = preset.model
-        flat = initial_flat(config, seed)
-        flat.flags.writeable = False  # the server offers these very bytes
-        digest = hashlib.sha256(flat.astype("<f4", copy=False).data).hexdigest()
-        state = unflatten(config, flat)
-        return cls(preset, config, seed, corpus, state, flat, digest, state_echo(flat))
-
-    def batches(self, steps: int) -> NDArray[np.int32]:
-        """The first `steps` batches, int32 (steps, B, T+1)."""
-        return batches(self.corpus, self.config, steps, self.seed)
 
 
 @dataclass(frozen=True)
@@ -143,43 +109,6 @@ async def probe(session: BrowserSession, server: JobServer) -> Probed:
     )
 
 
-@dataclass
-class TeacherStates:
-    """The reference's own states at the teacher points, and its step from each, in float64.
-
-    Each state is rounded to float32 before the reference takes its step, so that an arm starts from
-    exactly the same numbers.
-    """
-
-    workload: Workload
-    states: dict[int, dict[str, Any]] = field(default_factory=dict)
-    steps: dict[int, tuple[Reference, Any]] = field(default_factory=dict)
-    step_s: float = 0.0
-
-    def compute(self, at: tuple[int, ...] = TEACHER_STEPS) -> None:
-        """Runs the reference up to the last point; `step_s` is the time of one of its steps."""
-        w = self.workload
-        tokens = w.batches(max(at) + 1)
-        walker, spent = Reference(w.config, w.state), []
-        for index in range(max(at) + 1):
-            if index in at:
-                rounded = {
-                    kind: {name: a.astype(np.float32) for name, a in getattr(walker, key).items()}
-                    for kind, key in (("param", "params"), ("m", "m"), ("v", "v"))
-                }
-                self.states[index] = rounded
-                pupil = Reference(w.config, rounded["param"])
-                pupil.t = index
-                for kind in ("m", "v"):
-                    moments = {n: a.astype(np.float64) for n, a in rounded[kind].items()}
-                    setattr(pupil, kind, moments)
-                self.steps[index] = (pupil, pupil.step(tokens[index]))
-            began = time.perf_counter()
-            walker.step(tokens[index])
-            spent.append(time.perf_counter() - began)
-        self.step_s = median(spent)
-
-
 class Preparation:
     """Prepares both arms of one run in one browser session."""
 
@@ -203,8 +132,8 @@ class Preparation:
         self.on_progress = on_progress
         self.teacher = TeacherStates(workload)
         self.initial, _ = maker.state("initial", {"param": workload.flat})
-        self.forward_reason = _forward_reason(workload.config, available_bytes)
-        self._forward_loss: float | None = None
+        self.forward_reason = forward_reason(workload.config, available_bytes)
+        self._forward: ReferenceFacts | None = None
 
     @property
     def length(self) -> int:
@@ -280,21 +209,10 @@ class Preparation:
 
     async def forward_facts(self) -> ReferenceFacts:
         """The reference where it is a forward pass of the first batch and nothing else."""
-        if self._forward_loss is None:
-            w = self.workload
-            self._forward_loss = await asyncio.to_thread(
-                loss_only, w.config, w.state, w.batches(1)[0]
-            )
-        return ReferenceFacts(
-            dtype="float32",
-            losses=[],
-            grad_norms=[],
-            first_step_grad_norms={},
-            band=None,
-            band_reason=self.forward_reason,
-            first_loss=self._forward_loss,
-            reason=self.forward_reason,
-        )
+        if self._forward is None:
+            reason = self.forward_reason or ""
+            self._forward = await asyncio.to_thread(forward_facts, self.workload, reason)
+        return self._forward
 
     async def _check_forward(
         self, side: Side, arm: ArmJob
@@ -411,47 +329,6 @@ def expected_echo(arm: ArmJob, workload: Workload) -> dict[str, Any]:
         echo["wgsl_sha256"] = wgsl_digests()
         echo["matmul"] = arm.options["matmul"]
     return echo
-
-
-def reference_curve(
-    workload: Workload, steps: int, checkpoints: frozenset[int], on_step: Callable[[int], None]
-) -> tuple[ReferenceFacts, dict[int, Tensors]]:
-    """The float64 reference over `steps` steps, and its parameters after each of `checkpoints`."""
-    reference = Reference(workload.config, workload.state)
-    tokens = workload.batches(max(steps, 1))
-    losses, norms = [], []
-    first: dict[str, float] = {}
-    kept: dict[int, Tensors] = {}
-    for index in range(steps):
-        result = reference.step(tokens[index])
-        losses.append(result.loss)
-        norms.append(result.grad_norm)
-        if index == 0:
-            first = {name: float(np.linalg.norm(g)) for name, g in result.grads.items()}
-        if index + 1 in checkpoints:
-            kept[index + 1] = dict(reference.params)
-        on_step(index + 1)
-    facts = ReferenceFacts(
-        dtype="float64",
-        losses=losses,
-        grad_norms=norms,
-        first_step_grad_norms=first,
-        band=None,
-        band_reason="the gates' limits are fixed numbers; no float32 band was computed",
-    )
-    return facts, kept
-
-
-def _forward_reason(config: ModelConfig, available_bytes: int) -> str | None:
-    """Why the reference does no more than a forward pass; None where it trains."""
-    reason = read_refusal(config)
-    need, free = presets.reference_bytes(config), available_bytes - presets.run_bytes(config)
-    if need > free:
-        reason = (
-            f"the float64 reference needs about {need / 2**30:.1f} GiB, "
-            f"{max(free, 0) / 2**30:.1f} GiB are left beside the arm"
-        )
-    return f"only a forward pass of the reference: {reason}" if reason else None
 
 
 def _round_trip(ops: list[OpResult]) -> tuple[bool | None, str | None]:

@@ -12,13 +12,14 @@ from driver.browser import BrowserChoice, BrowserSession
 from driver.corpus import Corpus
 from driver.jobs import JobMaker
 from driver.plan import Measured, Purpose, announce, fit_budget, freeze, now_utc
-from driver.prepare import Preparation, Workload, probe, reference_curve
+from driver.prepare import Preparation, probe
 from driver.presets import Preset, check_memory
 from driver.progress import Reporter
 from driver.receipt import assemble
 from driver.reference import Tensors
 from driver.server import JobServer
 from driver.slots import Blocks
+from driver.workload import Workload, reference_curve
 
 
 @dataclass(frozen=True)
