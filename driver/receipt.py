@@ -96,11 +96,22 @@ def decide(
     short.sort(key=lambda gate: gate.name != "adapter")
     open_gates = failed or short
     status = "failed" if failed else "unqualified" if short else "qualified"
-    reasons = tuple(_short_reason(gate) for gate in open_gates)
     return Verdict(
         status=status,
-        reasons=reasons,
+        reasons=_reasons(open_gates),
         headline=_headline(plan, environment, comparison, status),
+    )
+
+
+def _reasons(gates: Sequence[Gate]) -> tuple[str, ...]:
+    """One sentence per gate; those that are unknown for the same reason share one."""
+    groups: dict[tuple[str, str], list[Gate]] = {}
+    for gate in gates:
+        key = ("unknown", gate.reason) if gate.status == "unknown" else ("", gate.name)
+        groups.setdefault(key, []).append(gate)
+    return tuple(
+        _short_reason(group[0].model_copy(update={"name": ", ".join(g.name for g in group)}))
+        for group in groups.values()
     )
 
 

@@ -473,6 +473,8 @@ def test_what_a_forward_pass_cannot_tell_is_unknown_with_the_reason() -> None:
     for name in FULL_REFERENCE:
         assert gates[f"{name}.A"].reason == "too large for the reference"
     assert verdict.status == "unqualified"
+    names = ", ".join(f"{name}.A" for name in FULL_REFERENCE)
+    assert f"{names} unknown: too large for the reference" in verdict.reasons
 
 
 def test_the_worst_tensor_is_named() -> None:
