@@ -31,8 +31,8 @@ export async function open(job, io) {
   exports.gpt_set_kernels(...["mm_fwd", "mm_da", "mm_db"].map((product) => KERNELS.indexOf(options[product])));
   const workers = await start_threads(module, memory, exports, options.threads, size);
 
-  const section = SECTIONS.map((_, i) => Number(exports.gpt_section(i)));
-  const tokens_at = Number(exports.gpt_tokens());
+  const section = SECTIONS.map((_, i) => address(exports.gpt_section(i)));
+  const tokens_at = address(exports.gpt_tokens());
   const initial_pages = pages;
 
   // Views are made anew each time: a view does not grow with its memory.
@@ -197,7 +197,7 @@ function configure(exports, { config }, size) {
 
 function bind(exports, memory, tensors, size) {
   const name_bytes = Number(exports.gpt_name_bytes());
-  const buffer = new Uint8Array(memory.buffer, Number(exports.gpt_name_buffer()), name_bytes);
+  const buffer = new Uint8Array(memory.buffer, address(exports.gpt_name_buffer()), name_bytes);
   for (const { name, offset, size: floats, decay } of tensors) {
     const text = new TextEncoder().encode(name);
     if (text.length >= name_bytes) throw new ArmError("protocol", `tensor name too long: ${name}`);
@@ -206,7 +206,7 @@ function bind(exports, memory, tensors, size) {
     exports.gpt_add_slot(size(offset), size(floats), decay ? 1 : 0);
   }
   if (exports.gpt_bind()) {
-    const at = Number(exports.gpt_message());
+    const at = address(exports.gpt_message());
     const text = new Uint8Array(memory.buffer, at, 96).slice();
     throw new ArmError("protocol", `table of tensors: ${new TextDecoder().decode(text.subarray(0, text.indexOf(0)))}`);
   }
@@ -294,6 +294,11 @@ function describe(exports, sha256, wide, name) {
     kernels: { mm_fwd, mm_da, mm_db },
     hyper,
   };
+}
+
+// A pointer from the module as a byte offset: 32-bit ones arrive signed, those above 2 GiB negative.
+function address(pointer) {
+  return typeof pointer === "bigint" ? Number(pointer) : pointer >>> 0;
 }
 
 function hex(buffer) {
