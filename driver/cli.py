@@ -415,10 +415,14 @@ def _interruptible(work: Coroutine[Any, Any, T]) -> T:
     async def supervised() -> T:
         task = asyncio.ensure_future(work)
         loop = asyncio.get_running_loop()
-        # A browser that is being closed leaves answers that nobody waits for any more.
-        loop.set_exception_handler(lambda *_: None)
+
+        def stop() -> None:
+            # A browser that is being closed leaves answers that nobody waits for any more.
+            loop.set_exception_handler(lambda *_: None)
+            task.cancel()
+
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, task.cancel)
+            loop.add_signal_handler(number, stop)
         try:
             return await task
         except asyncio.CancelledError:

@@ -429,7 +429,7 @@ async def test_inputs_in_the_tail_of_gelu(session, server, simd: str) -> None:
 
 
 async def test_one_token_everywhere(session, server) -> None:
-    """Thousands of positions share one row of wte's gradient: they are summed before they join it."""
+    """Thousands of positions share a row of wte's gradient: they are summed by themselves."""
     case = case_of(config(1, 1, 8, 16, 128, 48, 5), steps=1)
     case.tokens[:] = 3
     got = (await trained(session, server, case, arm())).result
