@@ -19,10 +19,13 @@ from driver.records import (
     TensorSlot,
     TokensRef,
 )
-from driver.server import JobServer
+from driver.server import PIECE_BYTES, JobServer
 from driver.tensors import F32, State, flat_size, table, unflatten
 
 ADDRESS = {"wasm": "wasm32", "wasm64": "wasm64"}
+# A larger section stays in the page: here it would need as much memory again.
+READ_LIMIT_BYTES = 1 << 30
+WHOLE_DIGEST_BYTES = 256 << 20  # the page makes one digest of a state up to here (web/bench.js)
 
 
 class JobMaker:
@@ -49,7 +52,9 @@ class JobMaker:
         self, name: str, sections: dict[Section, F32], t: int = 0, at: int = 0
     ) -> tuple[StateRef, str]:
         """Puts a training state (flat sections) on the server; gives its SHA-256 as well."""
-        data = b"".join(np.ascontiguousarray(flat, "<f4").tobytes() for flat in sections.values())
+        parts = [_bytes_of(flat) for flat in sections.values()]
+        # One section is offered as it lies in memory, without a copy.
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
         url = self._server.put(f"{name}.state", data)
         ref = StateRef(url=url, sections=tuple(sections), t=t, at=at)
         return ref, hashlib.sha256(data).hexdigest()
@@ -125,6 +130,31 @@ def wgsl_digests() -> dict[str, str]:
     return {name: artifact.sha256 for name, artifact in build.gather_wgsl().items()}
 
 
+def read_refusal(config: ModelConfig) -> str | None:
+    """Why sections of this model are not read out of the page; None where they are."""
+    size_bytes = 4 * flat_size(config)
+    if size_bytes <= READ_LIMIT_BYTES:
+        return None
+    return (
+        f"a section of {size_bytes / 2**30:.2f} GiB is not read out of the page "
+        f"(limit {READ_LIMIT_BYTES / 2**30:g} GiB)"
+    )
+
+
+def state_echo(flat: F32) -> dict[str, str]:
+    """What the page must say of a state of one section: its SHA-256, or that of its pieces'."""
+    data = _bytes_of(flat)
+    if len(data) <= WHOLE_DIGEST_BYTES:
+        return {"state_sha256": hashlib.sha256(data).hexdigest()}
+    pieces = (data[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES))
+    digests = b"".join(hashlib.sha256(piece).digest() for piece in pieces)
+    return {"state_pieces_sha256": hashlib.sha256(digests).hexdigest()}
+
+
+def _bytes_of(flat: F32) -> memoryview:
+    return np.ascontiguousarray(flat, "<f4").data.cast("B")
+
+
 def open_op() -> Op:
     """Compile, allocate, upload."""
     return Op(op="open")
@@ -149,6 +179,11 @@ def train_ops(steps: int, piece: int, label: str) -> list[Op]:
 def read_op(what: Section, label: str) -> Op:
     """Post a section as a blob."""
     return Op(op="read", what=what, label=label)
+
+
+def digest_op(what: Section, label: str) -> Op:
+    """SHA-256 over those of a section's pieces, made in the page."""
+    return Op(op="digest", what=what, label=label)
 
 
 def curve(ops: Sequence[OpResult], label: str | None = None) -> tuple[list[float], list[float]]:

@@ -9,7 +9,7 @@ from driver.corpus import Corpus, unigram_entropy
 from driver.errors import UsageError
 from driver.jobs import JobMaker
 from driver.parity import gate_plans, judge
-from driver.prepare import Prepared, Probed, Workload
+from driver.prepare import Prepared, Probed
 from driver.receipt import frozen
 from driver.records import (
     ArmParity,
@@ -24,6 +24,7 @@ from driver.records import (
 )
 from driver.schedule import BUDGET_RULE, Fit, Wishes, block_orders, fit, least
 from driver.stats import compare
+from driver.workload import Workload
 
 BROWSER_MS = 3000.0  # a fresh browser process
 MARGIN = 0.02
@@ -66,10 +67,10 @@ def fit_budget(
     purpose: Purpose,
     workload: Workload,
     sides: tuple[Prepared, Prepared],
-    reference_step_s: float,
+    reference_step_s: float | None,
     used_s: float,
 ) -> tuple[Fit, int]:
-    """What fits the budget, and the number of reference steps.
+    """What fits the budget, and the number of reference steps: none without a step's time.
 
     Raises UsageError, with the time that the least run needs, when nothing does.
     """
@@ -84,7 +85,7 @@ def fit_budget(
     )
     costs = (sides[0].cost, sides[1].cost)
     trains = any(side.parity.applicable for side in sides)
-    share = 1 - REFERENCE_SHARE if trains else 1.0
+    share = 1 - REFERENCE_SHARE if trains and reference_step_s is not None else 1.0
     left_ms = (purpose.budget_s - used_s) * 1000
     shape = fit(wishes, costs, BROWSER_MS, left_ms * share)
     if shape is None:
@@ -95,6 +96,8 @@ def fit_budget(
             f"({steps}): even one block of single steps takes about {need_s:.0f} s in all. "
             f"Use --budget {int(need_s * 1.2) + 1}s or more, or a smaller preset"
         )
+    if reference_step_s is None:
+        return shape, 0
     left_s = (left_ms - shape.estimated_ms) / 1000
     affordable = int(left_s / max(reference_step_s, 1e-6))
     return shape, max(1, min(shape.longest, affordable)) if trains else shape.longest

@@ -3,27 +3,23 @@
 The first unexplained numerical failure stops here, before any long loop.
 """
 
-import hashlib
+import asyncio
 import math
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from driver import adapter as adapters
 from driver.arms import ArmSpec, resolve
 from driver.browser import BrowserSession
-from driver.corpus import Corpus, batches
 from driver.errors import SlotError, Unsupported, UsageError
 from driver.jobs import (
     JobMaker,
     load_op,
     open_op,
     read_op,
+    read_refusal,
     train_op,
     wasm_digest,
     wgsl_digests,
@@ -31,12 +27,10 @@ from driver.jobs import (
 from driver.machine import machine_facts
 from driver.measure import JobOutcome, run_job
 from driver.parity import key_bias_ratio, tensor_error
-from driver.presets import Preset
 from driver.records import (
     ArmJob,
     ArmParity,
     Job,
-    ModelConfig,
     Op,
     OpResult,
     Progress,
@@ -47,41 +41,21 @@ from driver.records import (
     TeacherPoint,
     TokensRef,
 )
-from driver.reference import Reference, Tensors
 from driver.schedule import ArmCost
 from driver.server import JobServer
-from driver.tensors import F32, State, flatten, initial_state
+from driver.tensors import F32, flatten
+from driver.workload import (
+    TEACHER_STEPS,
+    TeacherStates,
+    Workload,
+    forward_facts,
+    forward_reason,
+)
 
-# Steps after which an arm takes one step from the reference's state.
-TEACHER_STEPS = (0, 1, 4)
 # Aim of the timing job, and the share of a slot's time that the step estimate may be off.
 ESTIMATE_MS = 300.0
 MOVING: tuple[Section, ...] = ("param", "m", "v")
 OnProgress = Callable[[Progress], None]
-
-
-@dataclass(frozen=True)
-class Workload:
-    """What every arm trains: model, initial state, batches; all randomness is drawn here."""
-
-    preset: Preset
-    config: ModelConfig
-    seed: int
-    corpus: Corpus
-    state: State
-    state_sha256: str
-
-    @classmethod
-    def draw(cls, preset: Preset, corpus: Corpus, seed: int) -> "Workload":
-        """Draws the initial state from the seed."""
-        config = preset.model
-        state = initial_state(config, seed)
-        data = flatten(config, state).astype("<f4").tobytes()
-        return cls(preset, config, seed, corpus, state, hashlib.sha256(data).hexdigest())
-
-    def batches(self, steps: int) -> NDArray[np.int32]:
-        """The first `steps` batches, int32 (steps, B, T+1)."""
-        return batches(self.corpus, self.config, steps, self.seed)
 
 
 @dataclass(frozen=True)
@@ -135,43 +109,6 @@ async def probe(session: BrowserSession, server: JobServer) -> Probed:
     )
 
 
-@dataclass
-class TeacherStates:
-    """The reference's own states at the teacher points, and its step from each, in float64.
-
-    Each state is rounded to float32 before the reference takes its step, so that an arm starts from
-    exactly the same numbers.
-    """
-
-    workload: Workload
-    states: dict[int, dict[str, Any]] = field(default_factory=dict)
-    steps: dict[int, tuple[Reference, Any]] = field(default_factory=dict)
-    step_s: float = 0.0
-
-    def compute(self, at: tuple[int, ...] = TEACHER_STEPS) -> None:
-        """Runs the reference up to the last point; `step_s` is the time of one of its steps."""
-        w = self.workload
-        tokens = w.batches(max(at) + 1)
-        walker, spent = Reference(w.config, w.state), []
-        for index in range(max(at) + 1):
-            if index in at:
-                rounded = {
-                    kind: {name: a.astype(np.float32) for name, a in getattr(walker, key).items()}
-                    for kind, key in (("param", "params"), ("m", "m"), ("v", "v"))
-                }
-                self.states[index] = rounded
-                pupil = Reference(w.config, rounded["param"])
-                pupil.t = index
-                for kind in ("m", "v"):
-                    moments = {n: a.astype(np.float64) for n, a in rounded[kind].items()}
-                    setattr(pupil, kind, moments)
-                self.steps[index] = (pupil, pupil.step(tokens[index]))
-            began = time.perf_counter()
-            walker.step(tokens[index])
-            spent.append(time.perf_counter() - began)
-        self.step_s = median(spent)
-
-
 class Preparation:
     """Prepares both arms of one run in one browser session."""
 
@@ -183,6 +120,7 @@ class Preparation:
         workload: Workload,
         features: dict[str, Any],
         deadline_s: float,
+        available_bytes: int,
         on_progress: OnProgress | None = None,
     ) -> None:
         self.session = session
@@ -193,18 +131,20 @@ class Preparation:
         self.deadline_s = deadline_s
         self.on_progress = on_progress
         self.teacher = TeacherStates(workload)
-        self.initial, _ = maker.state(
-            "initial", {"param": flatten(workload.config, workload.state)}
-        )
+        self.initial, _ = maker.state("initial", {"param": workload.flat})
+        self.forward_reason = forward_reason(workload.config, available_bytes)
+        self._forward: ReferenceFacts | None = None
 
     @property
     def length(self) -> int:
         """Instructions of the parity job, for a progress bar."""
-        return 3 + 4 * len(TEACHER_STEPS)
+        return 5 if self.forward_reason else 3 + 4 * len(TEACHER_STEPS)
 
     @property
-    def reference_step_s(self) -> float:
-        """Time of one float64 reference step, in seconds."""
+    def reference_step_s(self) -> float | None:
+        """Time of one float64 reference step, in seconds; None where it takes none."""
+        if self.forward_reason:
+            return None
         if not self.teacher.steps:
             self.teacher.compute()
         return self.teacher.step_s
@@ -220,7 +160,8 @@ class Preparation:
             ms = float(arm.options["ms"])
             parity = ArmParity(side=side, applicable=False, reason="the null arm does not train")
             return Prepared(side, spec, arm, expected, parity, ArmCost(ms, 0.0, 500.0))
-        parity, first_step_ms, readback_ms, overhead_ms = await self._check(side, arm)
+        check = self._check_forward if self.forward_reason else self._check
+        parity, first_step_ms, readback_ms, overhead_ms = await check(side, arm)
         step_ms = first_step_ms
         if first_step_ms < ESTIMATE_MS:
             step_ms, overhead_ms = await self._time(side, arm, first_step_ms)
@@ -251,14 +192,13 @@ class Preparation:
         points = tuple(
             self._point(t, _labelled(ops, f"t{t}"), outcome.blobs) for t in TEACHER_STEPS
         )
-        trip = next(op for op in ops if op.op == "reimport")
-        equal = bool(trip.detail.get("equal"))
+        equal, reason = _round_trip(ops)
         parity = ArmParity(
             side=side,
             applicable=True,
             points=points,
             export_equal=equal,
-            export_reason=None if equal else f"floats that differ: {trip.detail}",
+            export_reason=reason,
         )
         trains = [op.ms for op in ops if op.op == "train" and op.ms is not None]
         readback = next(op for op in ops if op.op == "readback")
@@ -266,6 +206,47 @@ class Preparation:
         step_ms = min(trains[1:])
         overhead = _open_ms(ops) + 1000
         return parity, step_ms, float(median(readback.values_ms)), overhead
+
+    async def forward_facts(self) -> ReferenceFacts:
+        """The reference where it is a forward pass of the first batch and nothing else."""
+        if self._forward is None:
+            reason = self.forward_reason or ""
+            self._forward = await asyncio.to_thread(forward_facts, self.workload, reason)
+        return self._forward
+
+    async def _check_forward(
+        self, side: Side, arm: ArmJob
+    ) -> tuple[ArmParity, float, float, float]:
+        """As `_check` where the reference does no more than a forward pass: two steps, their first
+        loss compared, and the round trip where sections are read at all."""
+        reference = await self.forward_facts()
+        refusal = read_refusal(self.workload.config)
+        program = [open_op(), train_op(1, "t0"), train_op(1, "t1")]
+        program += [] if refusal else [Op(op="reimport")]
+        program.append(Op(op="readback", count=20))
+        tokens, _ = self.maker.tokens(self.workload.batches(2))
+        outcome = await self._run(
+            f"prepare-{side}", arm, {"initial": self.initial}, tokens, program
+        )
+        ops = _results(outcome)
+        equal, reason = _round_trip(ops)
+        parity = ArmParity(
+            side=side,
+            applicable=True,
+            points_reason=self.forward_reason,
+            first_loss=_labelled(ops, "t0").losses[0],
+            reference_first_loss=reference.first_loss,
+            export_equal=equal,
+            export_reason=refusal or reason,
+            final_reason=self.forward_reason,
+        )
+        readback = next(op for op in ops if op.op == "readback")
+        return (
+            parity,
+            _labelled(ops, "t1").ms or 0.0,
+            float(median(readback.values_ms)),
+            _open_ms(ops) + 1000,
+        )
 
     async def _time(self, side: Side, arm: ArmJob, first_ms: float) -> tuple[float, float]:
         """Step time of a longer window, and a slot's time without its steps; in ms."""
@@ -333,11 +314,11 @@ class Preparation:
 def expected_echo(arm: ArmJob, workload: Workload) -> dict[str, Any]:
     """What the arm must echo from inside its worker: recipe, data, and what it was told to run."""
     if arm.name == "null":
-        return {"arm": "null", "state_sha256": workload.state_sha256}
+        return {"arm": "null", **workload.state_echo}
     echo: dict[str, Any] = {
         "arm": arm.name,
         "hyper": workload.config.model_dump(),
-        "state_sha256": workload.state_sha256,
+        **workload.state_echo,
     }
     if arm.name in ("wasm", "wasm64"):
         echo["module_sha256"] = wasm_digest(arm)
@@ -350,33 +331,13 @@ def expected_echo(arm: ArmJob, workload: Workload) -> dict[str, Any]:
     return echo
 
 
-def reference_curve(
-    workload: Workload, steps: int, checkpoints: frozenset[int], on_step: Callable[[int], None]
-) -> tuple[ReferenceFacts, dict[int, Tensors]]:
-    """The float64 reference over `steps` steps, and its parameters after each of `checkpoints`."""
-    reference = Reference(workload.config, workload.state)
-    tokens = workload.batches(max(steps, 1))
-    losses, norms = [], []
-    first: dict[str, float] = {}
-    kept: dict[int, Tensors] = {}
-    for index in range(steps):
-        result = reference.step(tokens[index])
-        losses.append(result.loss)
-        norms.append(result.grad_norm)
-        if index == 0:
-            first = {name: float(np.linalg.norm(g)) for name, g in result.grads.items()}
-        if index + 1 in checkpoints:
-            kept[index + 1] = dict(reference.params)
-        on_step(index + 1)
-    facts = ReferenceFacts(
-        dtype="float64",
-        losses=losses,
-        grad_norms=norms,
-        first_step_grad_norms=first,
-        band=None,
-        band_reason="the gates' limits are fixed numbers; no float32 band was computed",
-    )
-    return facts, kept
+def _round_trip(ops: list[OpResult]) -> tuple[bool | None, str | None]:
+    """Whether the export came back with the same bits, and why not."""
+    trip = next((op for op in ops if op.op == "reimport"), None)
+    if trip is None:
+        return None, "not tried"
+    equal = bool(trip.detail.get("equal"))
+    return equal, None if equal else f"floats that differ: {trip.detail}"
 
 
 def _why(outcome: JobOutcome) -> str:

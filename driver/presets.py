@@ -22,6 +22,12 @@ from driver.tensors import parameter_count
 WASM32_BYTES = 4 * 2**30
 WASM64_BYTES = 16 * 2**30  # Chromium's limit for a memory with 64-bit addresses
 
+# The browser's processes and Python with its libraries.
+PROGRAMS_BYTES = 2**30
+# float64: weights, gradients, moments of the walking reference (32) and of its steps from three
+# states (3 × 32), these states in float32 (3 × 12); the curve's own reference and checkpoints (48).
+REFERENCE_BYTES_PER_PARAMETER = 212
+
 _LARGEST_FILE_BYTES = 2**20
 _SIZES = ("tiny", "small", "medium", "large", "xl", "behemoth")  # the order in which to list them
 
@@ -154,15 +160,27 @@ def memory_bytes(config: ModelConfig) -> MemoryNeed:
     )
 
 
+def run_bytes(config: ModelConfig) -> int:
+    """Estimated bytes of a run: one arm, the driver's own copy of the weights, both programs."""
+    return memory_bytes(config).total_bytes + 4 * parameter_count(config) + PROGRAMS_BYTES
+
+
+def reference_bytes(config: ModelConfig) -> int:
+    """Estimated bytes of the float64 reference with the states that arms are checked from."""
+    parameters, activations = parameter_count(config), memory_bytes(config).activations_bytes
+    return REFERENCE_BYTES_PER_PARAMETER * parameters + 2 * activations
+
+
 def check_memory(preset: Preset, available_bytes: int, where: str = "this machine") -> None:
-    """Refuse a preset whose training state cannot fit into `available_bytes`.
+    """Refuse a preset whose run cannot fit into `available_bytes`.
 
     `where` ends the sentence "needs …, but … has". Raises PresetError with the numbers.
     """
-    need = memory_bytes(preset)
-    if need.total_bytes > available_bytes:
+    need, whole = memory_bytes(preset), run_bytes(preset)
+    if whole > available_bytes:
         raise PresetError(
-            f"preset {preset.name}: {_memory_sentence(preset, need)}, but {where} has "
+            f"preset {preset.name}: {_memory_sentence(preset, need)}; with the driver's copy of "
+            f"the weights and the programs themselves {_gib(whole)}, but {where} has "
             f"{_gib(available_bytes)}; reduce batch or ctx, or take a smaller preset "
             f"({', '.join(names())})"
         )

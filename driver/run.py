@@ -14,12 +14,14 @@ from driver.corpus import Corpus
 from driver.errors import UsageError
 from driver.jobs import JobMaker
 from driver.plan import Measured, Purpose, announce, fit_budget, freeze, now_utc
-from driver.prepare import Preparation, Workload, probe, reference_curve
+from driver.prepare import Preparation, probe
 from driver.presets import Preset, check_memory
 from driver.progress import Reporter
 from driver.receipt import assemble
+from driver.reference import Tensors
 from driver.server import JobServer
 from driver.slots import Blocks
+from driver.workload import Workload, reference_curve
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ async def run(
     began = time.monotonic()
     state, facts = machine.machine_state(), machine.machine_facts()
     check_memory(request.preset, state.memory_available_bytes)
+    report.phase("drawing the weights", 1)
     workload = Workload.draw(request.preset, request.corpus, request.seed)
 
     async with JobServer() as server:
@@ -55,6 +58,7 @@ async def run(
             probed = await probe(session, server)
             preparation = Preparation(
                 session, server, maker, workload, probed.features, request.purpose.budget_s,
+                state.memory_available_bytes,
                 lambda progress: report.step(progress.op, progress.loss),
             )  # fmt: skip
             a_spec, b_spec = request.arms
@@ -69,11 +73,15 @@ async def run(
             preparation.reference_step_s,
             time.monotonic() - began,
         )
-        report.phase("reference (NumPy float64)", reference_steps)
-        ends = frozenset(min(c.total_steps, reference_steps) for c in shape.choices)
-        reference, checkpoints = await asyncio.to_thread(
-            reference_curve, workload, reference_steps, ends, report.step
-        )
+        checkpoints: dict[int, Tensors] = {}
+        if preparation.forward_reason:
+            reference = await preparation.forward_facts()
+        else:
+            report.phase("reference (NumPy float64)", reference_steps)
+            ends = frozenset(min(c.total_steps, reference_steps) for c in shape.choices)
+            reference, checkpoints = await asyncio.to_thread(
+                reference_curve, workload, reference_steps, ends, report.step
+            )
         measured = freeze(
             request.purpose, workload, maker, (a, b), shape, reference, probed, facts, state
         )

@@ -10,7 +10,16 @@ import numpy as np
 
 from driver.arms import given_losses
 from driver.browser import BrowserChoice, BrowserSession
-from driver.jobs import JobMaker, curve, open_op, read_op, train_op, train_ops
+from driver.jobs import (
+    JobMaker,
+    curve,
+    digest_op,
+    open_op,
+    read_op,
+    read_refusal,
+    train_op,
+    train_ops,
+)
 from driver.measure import JobOutcome, run_job
 from driver.parity import tensor_error
 from driver.plan import Measured, now_utc
@@ -78,7 +87,8 @@ class Blocks:
             program.append(train_op(1, "first"))
             program += train_ops(arm.warmup_steps - 1, arm.steps_per_window, "warmup")
         program += [train_op(arm.steps_per_window, "window")] * arm.windows
-        program.append(read_op("param", "param"))
+        last = digest_op if read_refusal(self.maker.config) else read_op
+        program.append(last("param", "param"))
         slots = 4 * len(plan.order)
         left_s = plan.estimated_s * (slots - index) / slots
         self.report.phase(
@@ -88,13 +98,14 @@ class Blocks:
         started = now_utc()
         outcome = await self._job(session, f"slot-{index}", which, program)
         self._compare_end(which, outcome, arm.total_steps, index)
-        return slot_record(arm, started, index, block, position, outcome)
+        reason = read_refusal(self.maker.config)
+        return slot_record(arm, started, index, block, position, outcome, reason)
 
     async def _check_ends(self) -> None:
         """An arm whose curve is longer than the reference's gets one more, untimed job that ends
         where the reference ended, for the comparison of parameters."""
         for which, parity in enumerate(self.measured.parity):
-            if not parity.applicable or parity.final_params:
+            if not parity.applicable or parity.final_params or not self.checkpoints:
                 continue
             arm = self.measured.plan.arms[which]
             steps = min(arm.total_steps, self.measured.plan.reference_steps)
@@ -146,9 +157,15 @@ def deadline_s(plan: Plan, arm: ArmPlan) -> float:
 
 
 def slot_record(
-    arm: ArmPlan, started: str, index: int, block: int, position: int, outcome: JobOutcome
+    arm: ArmPlan,
+    started: str,
+    index: int,
+    block: int,
+    position: int,
+    outcome: JobOutcome,
+    param_reason: str | None = None,
 ) -> Slot:
-    """Raw data of a slot, as far as it came."""
+    """Raw data of a slot, as far as it came; `param_reason` is why parameters were not read."""
     result = outcome.result
     ops = outcome.ops
     losses, norms = curve(ops)
@@ -156,6 +173,10 @@ def slot_record(
     first = next((op for op in ops if op.op == "train"), None)
     windows = [op.ms for op in ops if op.op == "train" and op.label == "window"]
     param = outcome.blobs.get("param")
+    param_sha256 = hashlib.sha256(param).hexdigest() if param is not None else None
+    if param_reason:
+        digests = (op.detail.get("pieces_sha256") for op in ops if op.op == "digest")
+        param_sha256 = next(digests, None)
     return Slot(
         index=index,
         block=block,
@@ -173,7 +194,8 @@ def slot_record(
         losses=losses,
         grad_norms=norms,
         sentinel_ms=[ms for op in ops if op.op == "sentinel" for ms in op.values_ms],
-        param_sha256=hashlib.sha256(param).hexdigest() if param is not None else None,
+        param_sha256=param_sha256,
+        param_reason=param_reason,
         memory=result.memory if result else {},
         ran=result.ran if result else {},
         adapter=result.adapter if result else None,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from driver.records import ModelConfig, TensorSlot
 
 ALIGN = 64
+DRAW = 1 << 16  # normals drawn at a time: they stay in a core's cache, and memory stays small
 F32 = NDArray[np.float32]
 State = dict[str, F32]
 
@@ -99,24 +100,32 @@ def initial_state(config: ModelConfig, seed: int) -> State:
 
     `attn.wqkv` is three (C,C) draws side by side. The same bits on every machine: see `normals`.
     """
+    return unflatten(config, initial_flat(config, seed))
+
+
+def initial_flat(config: ModelConfig, seed: int) -> F32:
+    """The same as one flat array, drawn in place: a large model is in memory once."""
     stream = np.random.Philox(key=seed)
     C, residual = config.d_model, 0.02 / math.sqrt(2 * config.n_layer)
-
-    def draw(shape: tuple[int, ...], std: float) -> F32:
-        return (normals(stream, math.prod(shape)) * std).astype(np.float32).reshape(shape)
-
-    state: State = {}
-    for slot in table(config):
-        leaf = slot.name.split(".", 2)[-1]
+    flat = np.zeros(flat_size(config), np.float32)
+    for name, tensor in unflatten(config, flat).items():
+        leaf = name.split(".", 2)[-1]
         if leaf == "attn.wqkv":
-            state[slot.name] = np.concatenate([draw((C, C), 0.02) for _ in range(3)], axis=1)
-        elif len(slot.shape) == 2:
-            is_residual = leaf in ("attn.wo", "mlp.w2")
-            state[slot.name] = draw(slot.shape, residual if is_residual else 0.02)
-        else:
-            is_gain = slot.name.endswith(".g")
-            state[slot.name] = np.full(slot.shape, 1.0 if is_gain else 0.0, np.float32)
-    return state
+            for part in range(3):
+                _draw(stream, tensor[:, part * C : (part + 1) * C], 0.02)
+        elif tensor.ndim == 2:
+            _draw(stream, tensor, residual if leaf in ("attn.wo", "mlp.w2") else 0.02)
+        elif name.endswith(".g"):
+            tensor[:] = 1
+    return flat
+
+
+def _draw(stream: np.random.BitGenerator, matrix: F32, std: float) -> None:
+    """Fills a matrix row by row."""
+    rows = max(1, DRAW // matrix.shape[1])
+    for row in range(0, matrix.shape[0], rows):
+        part = matrix[row : row + rows]
+        part[:] = (normals(stream, part.size) * std).reshape(part.shape)
 
 
 def normals(stream: np.random.BitGenerator, count: int) -> NDArray[np.float64]:

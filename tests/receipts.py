@@ -270,9 +270,10 @@ def _parity(arm: ArmPlan, slots: int) -> ArmParity:
         return ArmParity(side=arm.side, applicable=False, reason="the null arm does not train")
     error = TensorError(rel_l2=3e-7, cosine=1.0, worst_scaled=2e-6)
     errors = {slot.name: error for slot in table(CONFIG)}
+    losses = _reference().losses
     points = tuple(
         TeacherPoint(
-            t=t, loss=1.6, reference_loss=1.6, grad_norm=2.0, reference_grad_norm=2.0,
+            t=t, loss=losses[t], reference_loss=losses[t], grad_norm=2.0, reference_grad_norm=2.0,
             grads=errors, params=errors, key_bias_ratio=2e-8,
         )
         for t in (0, 1, 4)

@@ -35,6 +35,7 @@ ORDER = [
     "doctor",
     "receipt",
     "store",  # receipts as files: receipt itself does no I/O
+    "workload",  # what the arms train, and what the reference makes of it
     "prepare",
     "plan",
     "progress",

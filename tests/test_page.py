@@ -255,6 +255,27 @@ async def test_reimport(session: BrowserSession, server: JobServer, tmp_path: Pa
     assert detail["different_floats"] == {"param": 0, "m": SIZE, "v": SIZE}
 
 
+async def test_digest(session: BrowserSession, tmp_path: Path) -> None:
+    """SHA-256 over those of the pieces: here of 100 floats, and of a state above the limit."""
+    bench = (WEB / "bench.js").read_text()
+    for constant, small in (("PIECE = 16 << 20", "PIECE = 100"),
+                            ("HASH_LIMIT = 256 << 20", "HASH_LIMIT = 400")):  # fmt: skip
+        assert bench.count(constant) == 1
+        bench = bench.replace(constant, small)
+    digest = Op(op="digest", what="param", label="d")
+    outcome = await run_with(session, tmp_path, {"bench.js": bench}, OPEN, digest)
+    assert outcome.failure is None and outcome.result is not None
+    data = PARAM.tobytes()
+    assert len(data) > 2 * 400
+    pieces = b"".join(
+        hashlib.sha256(data[at : at + 400]).digest() for at in range(0, len(data), 400)
+    )
+    expected = hashlib.sha256(pieces).hexdigest()
+    assert outcome.result.ops[1].detail == {"pieces_sha256": expected}
+    assert outcome.result.ran["state_pieces_sha256"] == expected
+    assert "state_sha256" not in outcome.result.ran
+
+
 async def test_probe(session: BrowserSession, server: JobServer) -> None:
     job = Job(job="probe-alone", program=(Op(op="probe"),))
     outcome = await run(session, server, job)

@@ -14,6 +14,7 @@ from receipts import Parts
 
 from driver import parity
 from driver.parity import differences, gate_plans, key_bias_ratio, tensor_error
+from driver.parity.gates import FULL_REFERENCE
 from driver.receipt import derive
 from driver.records import Gate, Slot, TensorError, Verdict
 
@@ -268,11 +269,11 @@ def with_key_bias(which: int, value: float) -> Parts:
     return GOOD.with_parity(which, points=points)
 
 
-def with_curve(field: str, side: str, factor: float, base: Parts = GOOD) -> Parts:
-    """The last slot of a side is off by a factor at step 6, in losses or norms."""
+def with_curve(field: str, side: str, factor: float, base: Parts = GOOD, step: int = 6) -> Parts:
+    """The last slot of a side is off by a factor at one step, in losses or norms."""
     index = max(s.index for s in base.slots if s.side == side)
     curve = list(getattr(base.slots[index], field))
-    curve[6] *= factor
+    curve[step] *= factor
     return base.with_slot(index, **{field: curve})
 
 
@@ -314,6 +315,19 @@ A = max(s.index for s in GOOD.slots if s.side == "A")
 OTHER = receipts.HARDWARE | {"architecture": "ampere"}
 
 Case = tuple[str, str, Callable[[], Parts]]
+
+
+def forward_only(factor: float) -> Parts:
+    """A run whose reference did no more than a forward pass, which A met to `factor`."""
+    first = GOOD.reference.losses[0]
+    run = GOOD.with_parity(
+        0, points=(), points_reason="too large for the reference", first_loss=first * factor,
+        reference_first_loss=first, final_params={},
+    )  # fmt: skip
+    facts = {"losses": [], "grad_norms": [], "first_loss": first, "reason": "too large"}
+    return replace(run, reference=run.reference.model_copy(update=facts))
+
+
 CASES: list[Case] = [
     ("parity.grads.A", "pass", lambda: with_error(0, "grads", 2e-5)),
     ("parity.grads.A", "fail", lambda: with_error(0, "grads", 2.01e-5)),
@@ -328,6 +342,14 @@ CASES: list[Case] = [
     ("parity.key_bias.A", "fail", lambda: with_key_bias(0, 2.1e-6)),
     ("parity.key_bias.B", "fail", lambda: with_key_bias(1, NAN)),
     ("parity.key_bias.B", "unknown", lambda: GOOD.with_parity(1, points=())),
+    ("parity.first_loss.A", "pass", lambda: GOOD),
+    ("parity.first_loss.A", "fail", lambda: with_curve("losses", "A", 1 + 1.1e-4, step=0)),
+    ("parity.first_loss.B", "fail", lambda: with_curve("losses", "B", NAN, step=0)),
+    ("parity.first_loss.A", "pass", lambda: forward_only(1 + 9e-5)),
+    ("parity.first_loss.A", "fail", lambda: forward_only(1 + 1.1e-4)),
+    ("parity.first_loss.A", "fail", lambda: forward_only(NAN)),
+    ("parity.first_loss.A", "unknown", lambda: GOOD.with_parity(0, points=())),
+    *((f"{name}.A", "unknown", lambda: forward_only(1.0)) for name in FULL_REFERENCE),
     ("parity.export.A", "pass", lambda: GOOD),
     ("parity.export.A", "fail", lambda: GOOD.with_parity(0, export_equal=False)),
     ("parity.export.B", "unknown", lambda: GOOD.with_parity(1, export_equal=None)),
@@ -444,6 +466,13 @@ def test_every_gate_is_seen_to_pass_and_to_fail() -> None:
 def test_no_number_that_is_none_ever_passes(bad: float, limit: float | None) -> None:
     assert parity.gates._below(bad, limit, "x")[1] in ("fail", "unknown")
     assert parity.gates._below(None, limit, "x")[1] == "unknown"
+
+
+def test_what_a_forward_pass_cannot_tell_is_unknown_with_the_reason() -> None:
+    gates, verdict = judged(forward_only(1.0))
+    for name in FULL_REFERENCE:
+        assert gates[f"{name}.A"].reason == "too large for the reference"
+    assert verdict.status == "unqualified"
 
 
 def test_the_worst_tensor_is_named() -> None:

@@ -299,8 +299,11 @@ def test_memory_counts_every_part() -> None:
 def test_behemoth_needs_more_than_32_bit_addresses() -> None:
     preset = presets.load("behemoth")
     assert presets.memory_bytes(preset.model).total_bytes > presets.WASM32_BYTES
+    assert presets.run_bytes(preset.model) == pytest.approx(11.28 * 2**30, rel=1e-3)
+    assert presets.reference_bytes(preset.model) > 90 * 2**30
     presets.check_memory(preset, 16 * 2**30)
-    with pytest.raises(PresetError, match=r"behemoth.*8\.52 GiB.*but this machine has 4\.00 GiB"):
+    numbers = r"behemoth.*8\.52 GiB.*11\.28 GiB, but this machine has 4\.00 GiB"
+    with pytest.raises(PresetError, match=numbers):
         presets.check_memory(preset, 4 * 2**30)
     with pytest.raises(PresetError, match="or set memory64 = true"):
         presets.override(preset, memory64=False)

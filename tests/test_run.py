@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,12 +15,15 @@ from typing import Any
 import psutil
 import pytest
 
-from driver import cli, prepare, store
+from driver import cli, jobs, machine, presets, store
+from driver import run as run_module
 from driver.browser import session as browser_session
 from driver.errors import UsageError
-from driver.layout import PRESETS
+from driver.jobs import JobMaker
+from driver.layout import PRESETS, WEB
 from driver.plan import evaluator
 from driver.receipt import verify
+from driver.server import JobServer
 
 RunPreset = Callable[..., tuple[int, list[dict[str, Any]], str]]
 
@@ -197,19 +201,97 @@ def test_parity_failure_stops_before_the_first_slot(
     run: RunPreset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An arm that starts from other weights never gets to a timed loop."""
-    flatten = prepare.flatten
+    offer = JobMaker.state
 
-    def tampered(*arguments: Any) -> Any:
-        flat = flatten(*arguments)
-        flat[0] += 0.05
-        return flat
+    def tampered(self: JobMaker, name: str, sections: Any, *more: Any, **named: Any) -> Any:
+        changed = {what: flat.copy() for what, flat in sections.items()}
+        changed["param"][0] += 0.05
+        return offer(self, name, changed, *more, **named)
 
-    monkeypatch.setattr(prepare, "flatten", tampered)
+    monkeypatch.setattr(JobMaker, "state", tampered)
     code, (receipt,), printed = run("--arms", "wasm,wasm64")
     assert code == 1
     assert receipt["slots"] == []
     assert gates(receipt)["parity.grads.A"]["status"] == "fail"
     assert "parity.grads.A failed" in printed
+
+
+@pytest.mark.parametrize("limit", ["reference", "reading"])
+def test_a_model_that_is_too_large_for_the_reference(
+    run: RunPreset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, limit: str
+) -> None:
+    """A forward pass alone is compared; what it cannot tell is unknown, with the reason.
+
+    Sections that are too large are not read out either, and digests are made piece by piece."""
+    if limit == "reference":
+        monkeypatch.setattr(presets, "reference_bytes", lambda _: 1 << 50)
+    else:
+        monkeypatch.setattr(jobs, "READ_LIMIT_BYTES", 1 << 10)
+        monkeypatch.setattr(jobs, "WHOLE_DIGEST_BYTES", 16 << 10)
+        monkeypatch.setattr(jobs, "PIECE_BYTES", 4 << 10)
+        web = tmp_path / "web"
+        shutil.copytree(WEB, web)
+        bench = (web / "bench.js").read_text()
+        for constant, small in (("PIECE = 16 << 20", "PIECE = 1 << 10"),
+                                ("HASH_LIMIT = 256 << 20", "HASH_LIMIT = 16 << 10")):  # fmt: skip
+            assert bench.count(constant) == 1
+            bench = bench.replace(constant, small)
+        (web / "bench.js").write_text(bench)
+        monkeypatch.setattr(run_module, "JobServer", lambda: JobServer(web))
+    code, (receipt,), printed = run("--arms", "wasm64,wasm64:threads=1")
+    assert code == 0
+    assert receipt["verdict"]["status"] == "unqualified"
+    words = {"reference": "the float64 reference needs about", "reading": "is not read out"}[limit]
+    for name in ("parity.grads", "parity.params", "curve.loss", "final.params"):
+        for side in "AB":
+            gate = gates(receipt)[f"{name}.{side}"]
+            assert gate["status"] == "unknown"
+            assert words in gate["reason"]
+    for name in ("parity.first_loss", "identity", "finite", "repeat"):
+        assert gates(receipt)[f"{name}.A"]["status"] == "pass"
+    assert gates(receipt)["parity.first_loss.B"]["measured"] < 1e-6
+    export = gates(receipt)["parity.export.A"]["status"]
+    assert export == ("pass" if limit == "reference" else "unknown")
+    assert receipt["reference"]["losses"] == []
+    assert receipt["reference"]["first_loss"] > 0
+    assert words in receipt["reference"]["reason"]
+    shas = {(slot["side"], slot["param_sha256"]) for slot in receipt["slots"]}
+    assert len(shas) == 2
+    reasons = {slot["param_reason"] for slot in receipt["slots"]}
+    assert (reasons == {None}) == (limit == "reference")
+    if limit == "reading":
+        assert "state_pieces_sha256" in receipt["slots"][0]["ran"]
+    assert "unknown" in printed
+
+
+def test_a_machine_with_too_little_memory(run: RunPreset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused before anything is drawn or started, with the numbers."""
+    state = machine.machine_state().model_copy(update={"memory_available_bytes": 8 * 2**30})
+    monkeypatch.setattr(machine, "machine_state", lambda: state)
+    code, receipts, printed = run("--arms", "wasm64,wasm64", preset="behemoth")
+    assert code == 2
+    assert receipts == []
+    assert "11.28 GiB, but this machine has 8.00 GiB" in printed
+
+
+@pytest.mark.slow
+def test_behemoth(run: RunPreset) -> None:
+    """8.5 GiB in one memory: two steps a slot, the first loss that of the reference."""
+    if psutil.virtual_memory().available < presets.run_bytes(presets.load("behemoth")):
+        pytest.skip("this machine has less than 11.3 GiB of memory to spare")
+    code, (receipt,), _ = run("--arms", "wasm64,wasm64", preset="behemoth")
+    assert code == 0
+    for side in "AB":
+        for name in ("parity.first_loss", "identity", "finite", "repeat"):
+            assert gates(receipt)[f"{name}.{side}"]["status"] == "pass"
+        assert gates(receipt)[f"parity.grads.{side}"]["status"] == "unknown"
+    for slot in receipt["slots"]:
+        assert len(slot["losses"]) == 2
+        memory = slot["memory"]
+        assert memory["address_type"] == "i64"
+        assert memory["growths"] == 0
+        assert 7.05 * 2**30 < memory["final_bytes"] < 9 * 2**30
+        assert memory["sections_at"]["v"] > 4 * 2**30
 
 
 def test_budget_too_short(run: RunPreset) -> None:

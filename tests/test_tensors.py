@@ -104,6 +104,14 @@ def test_initial_state_has_the_same_bits_everywhere() -> None:
     assert digest == "516eb90ef1ab16bc3a5c237a959d1546c0a982fe839eb09af0f4eebdebb11d29"
 
 
+@pytest.mark.parametrize("draw", [1, 100, 1000])
+def test_initial_state_drawn_in_other_pieces(draw: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = presets.load("tiny").model
+    whole = tensors.initial_flat(config, 3)
+    monkeypatch.setattr(tensors, "DRAW", draw)
+    assert np.array_equal(tensors.initial_flat(config, 3), whole)
+
+
 def test_initial_state_differs_between_seeds() -> None:
     config = presets.load("tiny").model
     one, two = (tensors.initial_state(config, seed) for seed in (0, 1))

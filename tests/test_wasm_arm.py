@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import pytest_asyncio
 from conftest import GOLDEN
@@ -249,6 +250,89 @@ async def test_states_survive_a_round_trip(session, server) -> None:
     assert outcome.result.ops[-1].detail["equal"] is True
 
 
+# --------------------------------------------------------------------------- beyond 4 GiB, growth
+
+GIB = 2**30
+PLACES = {
+    # The sections lie on both sides of the line, then everything beyond it.
+    "across 4 GiB": 4 * GIB - 400_000,
+    "beyond 4 GiB": 4 * GIB + 123_456,
+    "across 8 GiB": 8 * GIB - 400_000,
+    "beyond 8 GiB": 8 * GIB + 123_456,
+}
+
+
+def room_for(base_bytes: int) -> None:
+    """Pages that nothing touches cost nothing, but a system may refuse what it could never give."""
+    if psutil.virtual_memory().total < base_bytes + GIB:
+        pytest.skip(f"this machine has less than {base_bytes // GIB + 1} GiB of memory")
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("simd", SAME_BITS)
+async def test_the_same_bits_at_high_addresses(session, server, simd, place) -> None:
+    room_for(PLACES[place])
+    across = place.startswith("across")
+    shape = "vocabulary 97, five heads of 8" if across else "deeper than a cache block"
+    case = case_of(SHAPES[shape])
+    low = await trained(session, server, case, arm("wasm", simd=simd))
+    for kernel, threads in (("blocked", 2), ("naive", 1)):
+        on = arm("wasm64", threads, simd, kernel, test_base_bytes=PLACES[place])
+        high = await trained(session, server, case, on)
+        assert high.bits == low.bits, on.options
+        sections = high.outcome.result.memory["sections_at"].values()
+        line = round(PLACES[place] / GIB) * GIB
+        assert all(at > PLACES[place] for at in sections)
+        assert max(sections) > line
+        assert (min(sections) < line) == across
+        assert high.outcome.result.memory["final_bytes"] > PLACES[place]
+
+
+async def test_states_survive_a_round_trip_at_high_addresses(session, server) -> None:
+    room_for(8 * GIB)
+    case = case_of(SHAPES["heads of 12"])
+    program = [open_op(), train_op(2, "x"), Op(op="reimport"), Op(op="load", state="initial"),
+               train_op(2, "x")]  # fmt: skip
+    on = arm("wasm64", test_base_bytes=8 * GIB)
+    _, outcome = await run(session, server, case, on, program)
+    assert outcome.failure is None
+    assert outcome.result.ops[2].detail["equal"] is True
+    losses, _ = curve(outcome.result.ops)
+    assert losses[:2] == losses[2:]
+
+
+@pytest.mark.parametrize("window", [None, 7])
+@pytest.mark.parametrize(("name", "base"), [
+    ("wasm", 0), ("wasm64", 0), ("wasm64", 4 * GIB - 200_000), ("wasm64", 8 * GIB - 200_000),
+])  # fmt: skip
+async def test_growth_in_the_middle_of_training(session, server, name, base, window) -> None:
+    """Everything moves into the new part: across 4 or 8 GiB, within a window or between two."""
+    room_for(base)
+    case = case_of(SHAPES["vocabulary 97, five heads of 8"], steps=8)
+    still = await trained(session, server, case, arm(name, 4), window)
+    on = arm(name, 4, test_base_bytes=base, test_grow_at=4)
+    grown = await trained(session, server, case, on, window)
+    assert grown.bits == still.bits
+    before, after = still.outcome.result.memory, grown.outcome.result.memory
+    assert (before["growths"], before["growths_pages"]) == (0, [])
+    assert after["growths"] == 1
+    (pages,) = after["growths_pages"]
+    assert pages > 0
+    assert after["final_pages"] == after["initial_pages"] + pages == after["maximum_pages"]
+    assert min(after["sections_at"].values()) >= after["initial_bytes"]
+
+
+async def test_growth_that_is_refused(session, broken) -> None:
+    script = "WebAssembly.Memory.prototype.grow = () => { throw new RangeError('no more'); };"
+    server = await broken("arm_wasm.js", BEFORE.format(script))
+    case = case_of(SHAPES["heads of 12"])
+    on = arm(test_grow_at=1)
+    _, outcome = await run(session, server, case, on, [open_op(), train_op(3, "x")])
+    assert outcome.failure is not None
+    assert outcome.failure.kind == "out-of-memory"
+    assert "no more" in outcome.failure.message
+
+
 # --------------------------------------------------------------------------- what ran
 
 
@@ -384,7 +468,8 @@ async def test_a_token_outside_the_vocabulary(session, server) -> None:
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    ({"threads": 0}, "threads=0"), ({"simd": "avx"}, "simd=avx"), ({"mm_da": "fast"}, "mm_da=fast"),
+    ({"threads": 0}, "threads=0"), ({"test_grow_at": -1}, "test_grow_at=-1"),
+    ({"simd": "avx"}, "simd=avx"), ({"mm_da": "fast"}, "mm_da=fast"),
 ])  # fmt: skip
 async def test_options_it_does_not_know(session, server, options, words) -> None:
     on = ArmJob(name="wasm", module="arm_wasm.js", options={**arm().options, **options})

@@ -4,6 +4,7 @@ import { ArmError } from "./errors.js";
 
 const PAGE_BYTES = 65536;
 const PLANNING_PAGES = 16; // what the module declares as its least
+const ALIGN = 256; // bytes that a plan may lose where its start is rounded up
 const LEAST_WORKER_MS = 30000; // a worker that has not started after this never will
 const SIMD = ["scalar", "simd128", "relaxed"]; // by the module's own constant
 const KERNELS = ["naive", "blocked"];
@@ -20,29 +21,46 @@ export async function open(job, io) {
   const bytes = await io.bytes("wasm");
   const sha256 = hex(await crypto.subtle.digest("SHA-256", bytes));
   const module = await compile(bytes, options.simd);
-  const pages = await plan(module, job, wide);
-  const memory = allocate(pages, pages, wide);
-  const exports = await instantiate(module, memory);
   const size = (n) => (wide ? BigInt(n) : n); // a size_t for the module
+  const { base, bytes: planned, pages, maximum } = await plan(module, job, wide);
+  const memory = allocate(pages, maximum, wide);
+  const exports = await instantiate(module, memory);
 
   configure(exports, job, size);
-  exports.gpt_plan(exports.__heap_base.value, size(job.tensors.length), job.flat_size, size(options.threads), 0);
-  bind(exports, memory, job.tensors, size);
+  lay_out(base);
   exports.gpt_set_kernels(...["mm_fwd", "mm_da", "mm_db"].map((product) => KERNELS.indexOf(options[product])));
   const workers = await start_threads(module, memory, exports, options.threads, size);
 
-  const section = SECTIONS.map((_, i) => address(exports.gpt_section(i)));
-  const tokens_at = address(exports.gpt_tokens());
-  const initial_pages = pages;
+  const growths = []; // pages each
+  let steps_done = 0;
 
-  // Views are made anew each time: a view does not grow with its memory.
+  // Places every buffer from `at` on.
+  function lay_out(at) {
+    exports.gpt_plan(size(at), size(job.tensors.length), job.flat_size, size(options.threads), 0);
+    bind(exports, memory, job.tensors, size);
+  }
+
+  // For tests: the memory grows by a whole plan while the threads are there, and everything moves into
+  // what is new. The threads' stacks stay where they are.
+  function grow_and_move() {
+    const from = SECTIONS.map((_, i) => address(exports.gpt_section(i)));
+    const at = memory.buffer.byteLength;
+    growths.push(grow(memory, Math.ceil(planned / PAGE_BYTES), size));
+    lay_out(at);
+    from.forEach((place, i) => {
+      const to = address(exports.gpt_section(i));
+      new Float32Array(memory.buffer, to, job.flat_size).set(new Float32Array(memory.buffer, place, job.flat_size));
+    });
+  }
+
+  // Views are made anew each time, from places asked anew: a view does not grow with its memory.
   function view(what, at, count) {
     const index = SECTIONS.indexOf(what);
     if (index < 0) throw new ArmError("protocol", `no section ${what}`);
     if (!(at >= 0 && count >= 0 && at + count <= job.flat_size)) {
       throw new ArmError("protocol", `${what}: floats ${at}…${at + count} of ${job.flat_size}`);
     }
-    return new Float32Array(memory.buffer, section[index] + 4 * at, count);
+    return new Float32Array(memory.buffer, address(exports.gpt_section(index)) + 4 * at, count);
   }
 
   return {
@@ -62,17 +80,18 @@ export async function open(job, io) {
 
     async train(tokens, steps) {
       const batch = job.config.batch * (job.config.ctx + 1);
-      const buffer = new Int32Array(memory.buffer, tokens_at, batch);
       const losses = [];
       const grad_norms = [];
       for (let step = 0; step < steps; step++) {
-        buffer.set(tokens.subarray(step * batch, (step + 1) * batch));
+        if (steps_done === options.test_grow_at) grow_and_move();
+        new Int32Array(memory.buffer, address(exports.gpt_tokens()), batch).set(tokens.subarray(step * batch, (step + 1) * batch));
         if (await call(exports, workers, () => exports.gpt_step())) {
           throw new ArmError("validation", `step ${step} of the window: a token is outside 0…${job.config.vocab - 1}`);
         }
         if (exports.pool_failed()) await explain(exports, workers, new Error("a thread ended"));
         losses.push(exports.gpt_loss());
         grad_norms.push(exports.gpt_norm());
+        steps_done++;
       }
       return { losses, grad_norms };
     },
@@ -84,13 +103,16 @@ export async function open(job, io) {
       return {
         address_type: wide ? "i64" : "i32",
         shared: memory.buffer instanceof SharedArrayBuffer,
-        initial_pages,
-        maximum_pages: pages,
+        initial_pages: pages,
+        maximum_pages: maximum,
         final_pages: final_bytes / PAGE_BYTES,
-        initial_bytes: initial_pages * PAGE_BYTES,
-        maximum_bytes: pages * PAGE_BYTES,
+        initial_bytes: pages * PAGE_BYTES,
+        maximum_bytes: maximum * PAGE_BYTES,
         final_bytes,
-        growths: final_bytes / PAGE_BYTES - initial_pages > 0 ? 1 : 0,
+        planned_bytes: planned,
+        sections_at: Object.fromEntries(SECTIONS.map((what, i) => [what, address(exports.gpt_section(i))])),
+        growths: growths.length,
+        growths_pages: growths,
       };
     },
 
@@ -103,9 +125,17 @@ export async function open(job, io) {
 
 // ------------------------------------------------------------------------------ what is asked, what is there
 
-function check_options({ threads, simd, mm_fwd, mm_da, mm_db }) {
+// Two options are for tests and not in the driver's grammar: `test_base_bytes`, by which everything lies
+// higher, so that buffers come to lie beyond 4 or 8 GiB; `test_grow_at`, the step (from 0, as trained since
+// `open`) before which the memory grows and everything moves into the new part.
+function check_options({ threads, simd, mm_fwd, mm_da, mm_db, test_base_bytes = 0, test_grow_at = 0 }) {
   if (!Number.isInteger(threads) || threads < 1) {
     throw new ArmError("protocol", `threads=${threads}: expected a whole number from 1`);
+  }
+  for (const [option, value] of Object.entries({ test_base_bytes, test_grow_at })) {
+    if (!(Number.isSafeInteger(value) && value >= 0)) {
+      throw new ArmError("protocol", `${option}=${value}: expected a whole number from 0`);
+    }
   }
   if (!SIMD.includes(simd)) throw new ArmError("protocol", `simd=${simd}: expected one of ${SIMD.join(", ")}`);
   for (const [option, kernel] of Object.entries({ mm_fwd, mm_da, mm_db })) {
@@ -161,8 +191,7 @@ function allocate(initial, maximum, wide) {
       ? new WebAssembly.Memory({ address: "i64", initial: BigInt(initial), maximum: BigInt(maximum), shared: true })
       : new WebAssembly.Memory({ initial, maximum, shared: true });
   } catch (error) {
-    const mib = ((initial * PAGE_BYTES) / 2 ** 20).toFixed(0);
-    throw new ArmError("out-of-memory", `a shared memory of ${mib} MiB was refused: ${error.message}`);
+    throw new ArmError("out-of-memory", `a shared memory of ${mib(initial)} was refused: ${error.message}`);
   }
 }
 
@@ -174,21 +203,45 @@ async function instantiate(module, memory) {
   }
 }
 
-// Pages that the job needs: a first instance on a tiny memory only counts.
+// Grows a memory by `pages`, which it returns. Threads that run see the new size; views made before do not.
+function grow(memory, pages, size) {
+  const before = memory.buffer.byteLength;
+  try {
+    memory.grow(size(pages));
+  } catch (error) {
+    throw new ArmError("out-of-memory", `growing the memory by ${mib(pages)} was refused: ${error.message}`);
+  }
+  const grown = (memory.buffer.byteLength - before) / PAGE_BYTES;
+  if (grown !== pages) throw new ArmError("internal", `the memory grew by ${grown} pages instead of ${pages}`);
+  return pages;
+}
+
+function mib(pages) {
+  return `${((pages * PAGE_BYTES) / 2 ** 20).toFixed(0)} MiB`;
+}
+
+// Where the job's buffers begin, how many bytes they take, and the memory's pages at first and at most.
+// A first instance on a tiny memory only counts.
 async function plan(module, job, wide) {
   const memory = allocate(PLANNING_PAGES, PLANNING_PAGES, wide);
   const exports = await instantiate(module, memory);
   const size = (n) => (wide ? BigInt(n) : n);
   configure(exports, job, size);
-  const { threads } = job.arm.options;
-  const end = exports.gpt_plan(exports.__heap_base.value, size(job.tensors.length), job.flat_size, size(threads), 1);
+  const { threads, test_base_bytes = 0, test_grow_at } = job.arm.options;
+  const base = Number(exports.__heap_base.value) + test_base_bytes;
+  // Counted from the heap's own base: a test's may be one that 32 bits do not hold.
+  const heap = exports.__heap_base.value;
+  const bytes = exports.gpt_plan(heap, size(job.tensors.length), job.flat_size, size(threads), 1) - Number(heap) + ALIGN;
+  const pages = Math.max(PLANNING_PAGES, Math.ceil((base + bytes) / PAGE_BYTES));
+  const maximum = test_grow_at === undefined ? pages : pages + Math.ceil(bytes / PAGE_BYTES);
   const limit = wide ? 2 ** 34 : 2 ** 32;
-  if (end > limit) {
+  if (maximum * PAGE_BYTES > limit) {
     const gib = (n) => (n / 2 ** 30).toFixed(2);
     const advice = wide ? "" : "; use the arm wasm64";
-    throw new ArmError("out-of-memory", `the job needs ${gib(end)} GiB, ${wide ? 64 : 32}-bit memory holds ${gib(limit)}${advice}`);
+    const need = gib(maximum * PAGE_BYTES);
+    throw new ArmError("out-of-memory", `the job needs ${need} GiB, ${wide ? 64 : 32}-bit memory holds ${gib(limit)}${advice}`);
   }
-  return Math.max(PLANNING_PAGES, Math.ceil(end / PAGE_BYTES));
+  return { base, bytes, pages, maximum };
 }
 
 function configure(exports, { config }, size) {

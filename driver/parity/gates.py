@@ -22,6 +22,11 @@ from driver.records import (
 SIDES: tuple[Side, Side] = ("A", "B")
 LEAST_CURVE_TO_LEARN = 8
 LEAST_BLOCKS = 4
+# Judged only where the reference trains too.
+FULL_REFERENCE = (
+    "parity.grads", "parity.params", "parity.key_bias", "curve.loss", "curve.grad_norm",
+    "final.params",
+)  # fmt: skip
 # What the worker that trains must say of its adapter as the probe did.
 ADAPTER_IDENTITY = ("vendor", "architecture", "device", "description", "is_fallback")
 
@@ -32,6 +37,8 @@ _PER_SIDE: tuple[tuple[str, GateClass, float | None, str], ...] = (
      "worst relative L2 error of a parameter after such a step, moments warm (t > 0)"),
     ("parity.key_bias", "blocking", 2e-6,
      "key third of attn.bqkv's gradient over the rest; its exact value is 0"),
+    ("parity.first_loss", "blocking", 1e-4,
+     "relative error of the first step's loss against the reference's, in every slot too"),
     ("parity.export", "blocking", None,
      "exported state, loaded again and exported again, is the same bits"),
     ("curve.loss", "blocking", 1e-5,
@@ -163,6 +170,7 @@ def _judge_side(
     outcomes["parity.key_bias"] = _below(
         key and key[1], limit("parity.key_bias"), key[0] if key else "key bias"
     )
+    outcomes["parity.first_loss"] = _first_loss(found, mine, limit("parity.first_loss"))
     if found.export_equal is None:
         outcomes["parity.export"] = None, "unknown", found.export_reason or "not tried"
     else:
@@ -186,9 +194,26 @@ def _judge_side(
     else:
         where = f"{final[0]} after {found.final_step} steps"
         outcomes["final.params"] = _below(final[1], limit("final.params"), where)
+    if found.points_reason:  # a forward pass is all that the reference did
+        for name in FULL_REFERENCE:
+            if outcomes[name][1] == "unknown":
+                outcomes[name] = None, "unknown", found.points_reason
     outcomes["repeat"] = _repeat(arm, comparison.slots_repeat[side])
     outcomes["learned"] = _learned(mine, limit("learned"))
     return outcomes
+
+
+def _first_loss(found: ArmParity, mine: Sequence[Slot], limit: float | None) -> Outcome:
+    """The prepare phase's first loss from the initial state, and every slot's."""
+    want, have = found.reference_first_loss, found.first_loss
+    start = next((point for point in found.points if point.t == 0), None)
+    if start:
+        want, have = start.reference_loss, start.loss
+    if want is None or have is None:
+        return None, "unknown", "no first loss: not measured"
+    firsts = [("prepare", have), *((f"slot {s.index}", s.losses[0]) for s in mine if s.losses)]
+    worst = _worst((where, abs(loss - want) / max(abs(want), 1e-300)) for where, loss in firsts)
+    return _below(worst and worst[1], limit, f"first loss ({worst[0]})" if worst else "first loss")
 
 
 def _finite(mine: Sequence[Slot]) -> Outcome:

@@ -129,6 +129,10 @@ class ReferenceFacts(Record):
     first_step_grad_norms: dict[str, Number]
     band: list[Number] | None
     band_reason: str | None
+    first_loss: Number | None = Field(
+        default=None, description="of a forward pass alone, where there is no curve"
+    )
+    reason: str | None = Field(default=None, description="why there is no curve")
 
 
 class TensorError(Record):
@@ -161,6 +165,9 @@ class ArmParity(Record):
     applicable: bool
     reason: str | None = None
     points: tuple[TeacherPoint, ...] = ()
+    points_reason: str | None = Field(default=None, description="why only the first loss is known")
+    first_loss: Number | None = None
+    reference_first_loss: Number | None = None
     export_equal: bool | None = None
     export_reason: str | None = None
     final_slot: int | None = None
@@ -195,7 +202,10 @@ class Slot(Record):
     losses: list[Number] = []
     grad_norms: list[Number] = []
     sentinel_ms: list[Number] = []
-    param_sha256: str | None = None
+    param_sha256: str | None = Field(default=None, description="of the parameters at its end")
+    param_reason: str | None = Field(
+        default=None, description="why it is the SHA-256 of those of the section's pieces"
+    )
     memory: dict[str, Any] = {}
     ran: dict[str, Any] = {}
     adapter: dict[str, Any] | None = None

@@ -1,6 +1,6 @@
 """The loopback server: the page, its job and data go in, its progress and result come out."""
 
 from driver.server.app import JobServer
-from driver.server.job import JobHandle, check_result
+from driver.server.job import PIECE_BYTES, JobHandle, check_result
 
-__all__ = ["JobHandle", "JobServer", "check_result"]
+__all__ = ["PIECE_BYTES", "JobHandle", "JobServer", "check_result"]

@@ -73,7 +73,7 @@ class JobServer:
         self.modules = {name: _sha256(data) for name, data in self._files.items()}
         self.sizes = {name: len(data) for name, data in self._files.items()}
         self._token = secrets.token_urlsafe(24)
-        self._data: dict[str, bytes | Path] = {}
+        self._data: dict[str, bytes | memoryview | Path] = {}
         self._jobs: dict[str, JobHandle] = {}
         self._runner: web.AppRunner | None = None
         self._origins: tuple[str, ...] = ()
@@ -114,8 +114,10 @@ class JobServer:
         """`http://127.0.0.1:PORT/TOKEN/`."""
         return f"{self._origins[0]}/{self._token}/"
 
-    def put(self, name: str, data: bytes | Path) -> str:
+    def put(self, name: str, data: bytes | memoryview | Path) -> str:
         """Offer bytes or a file; returns its URL relative to `base_url`, for a job's references.
+
+        A view is not copied: what it shows must not change any more.
 
         The URL contains a digest of the bytes (of path, size and time for a file), so the same data
         twice is one entry and different data never share a URL.
@@ -215,7 +217,7 @@ class JobServer:
         if isinstance(data, Path):
             return web.FileResponse(data, headers=headers)
         if "Range" not in request.headers:
-            return web.Response(body=data, headers=headers)
+            return web.Response(body=bytes(data), headers=headers)
         try:
             start, stop, _ = request.http_range.indices(len(data))
         except ValueError:
@@ -223,7 +225,7 @@ class JobServer:
         if start >= stop:
             raise RefusedError(416, f"no such range of {len(data)} bytes")
         headers["Content-Range"] = f"bytes {start}-{stop - 1}/{len(data)}"
-        return web.Response(status=206, body=data[start:stop], headers=headers)
+        return web.Response(status=206, body=bytes(data[start:stop]), headers=headers)
 
     # ----------------------------------------------------------------------- from the page
 
@@ -290,5 +292,5 @@ def _mime(name: str) -> str:
     return _MIME.get(Path(name).suffix, _OCTETS)
 
 
-def _sha256(data: bytes) -> str:
+def _sha256(data: bytes | memoryview) -> str:
     return hashlib.sha256(data).hexdigest()

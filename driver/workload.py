@@ -1,0 +1,143 @@
+"""What every arm trains, and what the reference makes of it: a curve, or less."""
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from driver import presets
+from driver.corpus import Corpus, batches
+from driver.jobs import read_refusal, state_echo
+from driver.presets import Preset
+from driver.records import ModelConfig, ReferenceFacts
+from driver.reference import Reference, Tensors, loss_only
+from driver.tensors import F32, State, initial_flat, unflatten
+
+# Steps after which an arm takes one step from the reference's state.
+TEACHER_STEPS = (0, 1, 4)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What every arm trains: model, initial state, batches; all randomness is drawn here."""
+
+    preset: Preset
+    config: ModelConfig
+    seed: int
+    corpus: Corpus
+    state: State  # views of `flat`
+    flat: F32
+    state_sha256: str
+    state_echo: dict[str, str]
+
+    @classmethod
+    def draw(cls, preset: Preset, corpus: Corpus, seed: int) -> "Workload":
+        """Draws the initial state from the seed."""
+        config = preset.model
+        flat = initial_flat(config, seed)
+        flat.flags.writeable = False  # the server offers these very bytes
+        digest = hashlib.sha256(flat.astype("<f4", copy=False).data).hexdigest()
+        state = unflatten(config, flat)
+        return cls(preset, config, seed, corpus, state, flat, digest, state_echo(flat))
+
+    def batches(self, steps: int) -> NDArray[np.int32]:
+        """The first `steps` batches, int32 (steps, B, T+1)."""
+        return batches(self.corpus, self.config, steps, self.seed)
+
+
+@dataclass
+class TeacherStates:
+    """The reference's own states at the teacher points, and its step from each, in float64.
+
+    Each state is rounded to float32 before the reference takes its step, so that an arm starts from
+    exactly the same numbers.
+    """
+
+    workload: Workload
+    states: dict[int, dict[str, Any]] = field(default_factory=dict)
+    steps: dict[int, tuple[Reference, Any]] = field(default_factory=dict)
+    step_s: float = 0.0
+
+    def compute(self, at: tuple[int, ...] = TEACHER_STEPS) -> None:
+        """Runs the reference up to the last point; `step_s` is the time of one of its steps."""
+        w = self.workload
+        tokens = w.batches(max(at) + 1)
+        walker, spent = Reference(w.config, w.state), []
+        for index in range(max(at) + 1):
+            if index in at:
+                rounded = {
+                    kind: {name: a.astype(np.float32) for name, a in getattr(walker, key).items()}
+                    for kind, key in (("param", "params"), ("m", "m"), ("v", "v"))
+                }
+                self.states[index] = rounded
+                pupil = Reference(w.config, rounded["param"])
+                pupil.t = index
+                for kind in ("m", "v"):
+                    moments = {n: a.astype(np.float64) for n, a in rounded[kind].items()}
+                    setattr(pupil, kind, moments)
+                self.steps[index] = (pupil, pupil.step(tokens[index]))
+            began = time.perf_counter()
+            walker.step(tokens[index])
+            spent.append(time.perf_counter() - began)
+        self.step_s = median(spent)
+
+
+def reference_curve(
+    workload: Workload, steps: int, checkpoints: frozenset[int], on_step: Callable[[int], None]
+) -> tuple[ReferenceFacts, dict[int, Tensors]]:
+    """The float64 reference over `steps` steps, and its parameters after each of `checkpoints`."""
+    reference = Reference(workload.config, workload.state)
+    tokens = workload.batches(max(steps, 1))
+    losses, norms = [], []
+    first: dict[str, float] = {}
+    kept: dict[int, Tensors] = {}
+    for index in range(steps):
+        result = reference.step(tokens[index])
+        losses.append(result.loss)
+        norms.append(result.grad_norm)
+        if index == 0:
+            first = {name: float(np.linalg.norm(g)) for name, g in result.grads.items()}
+        if index + 1 in checkpoints:
+            kept[index + 1] = dict(reference.params)
+        on_step(index + 1)
+    facts = ReferenceFacts(
+        dtype="float64",
+        losses=losses,
+        grad_norms=norms,
+        first_step_grad_norms=first,
+        band=None,
+        band_reason="the gates' limits are fixed numbers; no float32 band was computed",
+    )
+    return facts, kept
+
+
+def forward_facts(workload: Workload, reason: str) -> ReferenceFacts:
+    """The reference where it is a forward pass of the first batch, in float32, and nothing else."""
+    tokens = workload.batches(1)[0]
+    return ReferenceFacts(
+        dtype="float32",
+        losses=[],
+        grad_norms=[],
+        first_step_grad_norms={},
+        band=None,
+        band_reason=reason,
+        first_loss=loss_only(workload.config, workload.state, tokens),
+        reason=reason,
+    )
+
+
+def forward_reason(config: ModelConfig, available_bytes: int) -> str | None:
+    """Why the reference does no more than a forward pass; None where it trains."""
+    reason = read_refusal(config)
+    need, free = presets.reference_bytes(config), available_bytes - presets.run_bytes(config)
+    if need > free:
+        reason = (
+            f"the float64 reference needs about {need / 2**30:.1f} GiB, "
+            f"{max(free, 0) / 2**30:.1f} GiB are left beside the arm"
+        )
+    return f"only a forward pass of the reference: {reason}" if reason else None
