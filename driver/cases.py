@@ -139,6 +139,7 @@ def _tokens(path: Path, config: ModelConfig, tokens: NDArray[Any] | None) -> NDA
 def _write(path: Path, arrays: dict[str, NDArray[Any]], metadata: dict[str, str]) -> None:
     contiguous = {key: np.ascontiguousarray(array) for key, array in arrays.items()}
     try:
-        save_file(contiguous, path, metadata=metadata)
+        save_file(contiguous, path.resolve(), metadata=metadata)
+        path.chmod(0o644)  # the library's own default is for the owner alone
     except (OSError, SafetensorError) as error:
         raise UsageError(f"{path}: cannot be written ({error})") from error

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import re
 import signal
 import sys
 from collections.abc import Coroutine
@@ -11,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 from rich.console import Console
 
-from driver import __version__, build, corpus, doctor, presets, report, store
+from driver import __version__, build, corpus, doctor, layout, presets, report, store
 from driver import replay as replays
 from driver.arms import MEANINGS, OPTIONS, parse_arm, parse_arms
 from driver.browser import BrowserChoice, find_browser, setup_browser
@@ -100,6 +102,7 @@ def run(
         Purpose(0, 0.0, require == "hardware", question, tracking_url), budget,
     )  # fmt: skip
     store.check_writable(out)
+    layout.check_cache()
     codes, rows, documents = [0], [], []
     with Reporter(quiet) as reporter:
         choice = _browser(browser, reporter)
@@ -149,8 +152,7 @@ def replay(
     if spec.name == "null":
         raise UsageError("arm null does not train, so it has nothing to replay")
     problem = replays.open_case(case, steps)
-    if not out.parent.is_dir():
-        raise UsageError(f"--out {out}: the folder {out.parent} does not exist")
+    store.check_target(out.resolve())
     if spec.name == "numpy":
         result = replays.on_numpy(problem, str(spec.options["dtype"]))
     else:
@@ -210,11 +212,17 @@ def report_command(
 
     Example: driver report receipts/small-wasm-webgpu.receipt.json
     """
-    found = parse(store.read_json(receipt))
+    data = store.read_json(receipt)
+    found = parse(data)
     if svg:
         store.write_text(svg, report.svg(found))
-    else:
-        print(report.text(found, *_terminal()))
+        return
+    faults, _ = verify_receipt(data, evaluator())
+    if faults:
+        print(f"INVALID receipt ({len(faults)} faults, see driver verify): {faults[0]}\n")
+    print(report.text(found, *_terminal()))
+    if faults:
+        raise typer.Exit(1)
 
 
 @app.command("build")
@@ -283,7 +291,9 @@ def arms_command(as_json: JsonOption = False) -> None:
             if not option.choices:
                 choices = "a number | auto" if option.auto else "a number"
             print(f"    {key}={option.default}  {option.meaning} ({choices})")
-    print("\nArms are separated by `,`; options follow `:` and are joined by `+`:")
+    print("\nwasm and wasm64: kernels=naive | forward | forward-dA | forward-dA-dB sets the three")
+    print("products together; an mm_ option beside it wins.")
+    print("Arms are separated by `,`; options follow `:` and are joined by `+`:")
     print("    wasm:threads=1+simd=scalar,webgpu:matmul=naive")
 
 
@@ -308,7 +318,7 @@ def setup(browser: BrowserOption = None) -> None:
     Example: driver setup
     """
     choice = setup_browser(browser, lambda text: print(text, file=sys.stderr, flush=True))
-    print(f"browser: {choice.path} ({choice.source})")
+    print(f"{choice.path} ({choice.source})")
 
 
 @app.command()
@@ -345,9 +355,14 @@ def _requests(
     if seed is not None and not 0 <= seed < 2**53:
         raise UsageError(f"--seed {seed}: expected 0 to 2^53 − 1")
     specs = parse_arms(arms)
-    names = [name.strip() for name in preset_names.split(",") if name.strip()]
-    if not names:
-        raise UsageError("--preset names no preset; `driver presets` lists them")
+    names = [name.strip() for name in preset_names.split(",")]
+    if not all(names):
+        raise UsageError(
+            f"--preset {preset_names!r} has an empty name; `driver presets` lists the names"
+        )
+    url = purpose.tracking_url
+    if url is not None and not re.fullmatch(r"https?://[^\s/]+(/\S*)?", url):
+        raise UsageError(f"--tracking-url {url!r}: expected http://… or https://…")
     limit_s = parse_duration(budget) if budget else None
     requests = []
     for preset in map(presets.load, names):
@@ -400,12 +415,18 @@ def _interruptible(work: Coroutine[Any, Any, T]) -> T:
     async def supervised() -> T:
         task = asyncio.ensure_future(work)
         loop = asyncio.get_running_loop()
+
+        def stop() -> None:
+            # A browser that is being closed leaves answers that nobody waits for any more.
+            loop.set_exception_handler(lambda *_: None)
+            task.cancel()
+
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, task.cancel)
+            loop.add_signal_handler(number, stop)
         try:
             return await task
         except asyncio.CancelledError:
-            raise Interrupted("interrupted") from None
+            raise Interrupted("interrupted; nothing more is measured") from None
 
     return asyncio.run(supervised())
 
@@ -413,7 +434,16 @@ def _interruptible(work: Coroutine[Any, Any, T]) -> T:
 def main() -> None:
     """Entry point: errors become one message and an exit code."""
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        # Stdout is closed or full. The interpreter would try again at its end, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            print(f"driver: stdout cannot be written: {error.strerror}", file=sys.stderr)
+        sys.exit(UsageError.exit_code)
     except DriverError as error:
         print(f"driver: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

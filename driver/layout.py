@@ -3,9 +3,12 @@
 import hashlib
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 import platformdirs
+
+from driver.errors import LackError
 
 _PACKAGE = Path(__file__).resolve().parent
 # A checkout keeps the sources beside the package; a wheel carries them inside it.
@@ -23,6 +26,20 @@ def cache_dir() -> Path:
     """The cache folder, outside the source tree; `DRIVER_CACHE` names another one."""
     override = os.environ.get("DRIVER_CACHE")
     return Path(override) if override else Path(platformdirs.user_cache_dir("browser-train-driver"))
+
+
+def check_cache() -> None:
+    """Raises LackError when the cache folder cannot be written."""
+    folder = cache_dir()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise LackError(
+            f"the build cache {folder} cannot be written ({error.strerror or error}); "
+            "name another folder with DRIVER_CACHE=…"
+        ) from error
 
 
 def evaluator_sha256() -> str:

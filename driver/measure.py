@@ -15,6 +15,8 @@ from driver.server import JobHandle, JobServer
 
 # After an event that should not happen, how long the page has to post its own reason, in seconds.
 GRACE_S = 2.0
+# How long a browser may take to open and close a page, beside the job itself.
+PAGE_S = 15.0
 
 # Events that no clean run has. A refused or failed request, a red line in the console: each means
 # that something ran otherwise than it was meant to.
@@ -73,12 +75,15 @@ async def run_job(
     result: JobResult | None = None
     events: list[PageEvent] = []
     try:
-        async with session.page() as page:
+        # A browser that died may never answer the request for a page, nor for its end.
+        async with asyncio.timeout(deadline_s + PAGE_S), session.page() as page:
             result, failure = await _answer(page, handle, deadline_s)
         # Only now: closing brings in the console's last lines.
         events = [*page.events, *handle.events, *_hidden(result)]
     except SlotError as error:
         failure = PageFailure(kind="crash", message=str(error))
+    except TimeoutError:
+        failure = PageFailure(kind="crash", message="the browser no longer opens or closes pages")
     finally:
         handle.close()
     if result and result.error:

@@ -277,7 +277,7 @@ class Preparation:
         )
         if outcome.failure and outcome.failure.kind == "unsupported":
             raise Unsupported(f"arm {arm.name}: {outcome.failure.message}")
-        if outcome.failure and outcome.failure.kind == "hang" and outcome.ops:
+        if outcome.failure and outcome.failure.kind == "hang":
             raise UsageError(self._too_slow(arm, outcome))
         if outcome.failure:
             raise SlotError(f"arm {arm.name} failed in its preparation: {_why(outcome)}")

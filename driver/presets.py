@@ -216,7 +216,7 @@ def _read(file: Path) -> Preset:
     if len(content) > _LARGEST_FILE_BYTES:
         raise PresetError(f"preset file {shown} is larger than 1 MiB; this is not a preset")
     try:
-        keys = tomllib.loads(content.decode())
+        keys = tomllib.loads(content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise PresetError(
             f"preset file {shown} is not text: byte {error.start} is not UTF-8"

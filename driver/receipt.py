@@ -139,13 +139,15 @@ def _headline(plan: Plan, environment: Environment, comparison: Comparison, stat
     times = " against ".join(
         f"{arm.median_step_ms:.4g} ms/step" for arm in comparison.arms if arm.median_step_ms
     )
-    if estimate.low is None or estimate.high is None:
-        interval = "no interval"
-    else:
-        interval = f"95% interval {estimate.low:.3g} to {estimate.high:.3g}"
+    # Said from the faster side, so that the figure is above 1.
+    low, high, ratio = estimate.low, estimate.high, estimate.ratio
+    fast, slow = (b, a) if ratio >= 1 else (a, b)
+    if ratio < 1:
+        ratio, low, high = 1 / ratio, high and 1 / high, low and 1 / low
+    interval = f"95% interval {low:.3g} to {high:.3g}" if low and high else "no interval"
     return (
-        f"A {a.canonical} over B {b.canonical}: a step took {estimate.ratio:.3g} times as long in "
-        f"A ({times}; {interval}; {estimate.word}) on the {shape}; {where}."
+        f"{fast.side} {fast.canonical} trained {ratio:.3g} times as fast as {slow.side} "
+        f"{slow.canonical} ({times}; {interval}; {estimate.word}) on the {shape}; {where}."
     )
 
 

@@ -42,6 +42,10 @@ def svg(receipt: Receipt, width: int = 120) -> str:
 def _page(console: Console, receipt: Receipt) -> None:
     plan, comparison = receipt.plan, receipt.comparison
     _line(console, f"{plan.preset.get('name')}: {plan.question}", "bold")
+    _line(console, verdict_line(receipt), _VERDICT_STYLE[receipt.verdict.status])
+    console.print()
+    for arm in plan.arms:
+        _line(console, f"{arm.side}  {arm.canonical}")
     console.print()
     console.print(_arms_table(receipt))
     console.print()
@@ -159,7 +163,8 @@ def _arms_table(receipt: Receipt) -> Table:
     for summary in receipt.comparison.arms:
         mine = [slot for slot in receipt.slots if slot.side == summary.side]
         _row(
-            table, summary.side, summary.arm, _number(summary.median_step_ms), _quartiles(summary),
+            table, summary.side, summary.arm.partition(":")[0], _number(summary.median_step_ms),
+            _quartiles(summary),
             _number(summary.gflops), str(summary.windows),
             _number(_first(slot.first_step_ms for slot in mine)),
             _number(_first(slot.compile_ms for slot in mine)),

@@ -1,6 +1,7 @@
 """The pipeline: probe → prepare → freeze → blocks → receipt."""
 
 import asyncio
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from driver import machine, store
 from driver.arms import ArmSpec
 from driver.browser import BrowserChoice, BrowserSession
 from driver.corpus import Corpus
+from driver.errors import UsageError
 from driver.jobs import JobMaker
 from driver.plan import Measured, Purpose, announce, fit_budget, freeze, now_utc
 from driver.prepare import Preparation, probe
@@ -94,13 +96,13 @@ async def run(
                 with machine.awake():
                     await blocks.run()
             except asyncio.CancelledError:
-                _, path = _write(request, measured)
+                _, path = _write(request, measured, report)
                 report.say(f"interrupted; what was measured is in {path}")
                 raise
-    return _write(request, measured)
+    return _write(request, measured, report)
 
 
-def _write(request: Request, measured: Measured) -> tuple[dict[str, Any], Path]:
+def _write(request: Request, measured: Measured, report: Reporter) -> tuple[dict[str, Any], Path]:
     """Assembles the receipt and writes it into the output folder."""
     environment = measured.environment.model_copy(
         update={"load_after": machine.machine_state().model_dump(mode="json")}
@@ -116,5 +118,12 @@ def _write(request: Request, measured: Measured) -> tuple[dict[str, Any], Path]:
     a, b = request.arms
     stamp = now_utc()[:19].replace(":", "").replace("-", "")
     path = request.out / f"{request.preset.name}-{a.name}-{b.name}-{stamp}.receipt.json"
-    store.write_json(path, receipt)
+    try:
+        store.write_json(path, receipt)
+    except UsageError as error:
+        # What was measured must not be lost to a full disk.
+        spare = Path(tempfile.gettempdir()) / path.name
+        report.say(f"{error}; the receipt goes to {spare} instead")
+        store.write_json(spare, receipt)
+        path = spare
     return receipt, path

@@ -51,8 +51,9 @@ def write_json(path: Path, data: Any) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Like `write_json`, for text."""
+    path = path.resolve()  # through a link, to what it names
+    check_target(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=".partial-")
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -63,7 +64,19 @@ def write_text(path: Path, text: str) -> None:
             Path(name).unlink()
             raise
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written ({error}); choose another --out") from error
+        raise UsageError(f"{path}: cannot be written ({error.strerror or error})") from error
+
+
+def check_target(path: Path) -> None:
+    """Raises UsageError unless `path` is, or can become, a regular file in a folder that exists."""
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; name a file in it")
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{path} is not a regular file and will not be replaced; name another")
+    if not path.parent.is_dir():
+        raise UsageError(
+            f"{path} cannot be written: there is no folder {path.parent}; make it first"
+        )
 
 
 def check_writable(folder: Path) -> None:

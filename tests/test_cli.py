@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import receipts
 
 from driver import cli
 from driver.cases import Case, write_case
@@ -153,7 +155,7 @@ def test_replay_steps_out_of_range(driver: Run, case: Path, tmp_path: Path, step
 def test_replay_out_in_missing_folder(driver: Run, case: Path, tmp_path: Path) -> None:
     code, _, err = driver("replay", case, "--arm", "numpy", "--out", tmp_path / "a" / "r")
     assert code == 2
-    assert "does not exist" in err
+    assert "there is no folder" in err
 
 
 def test_replay_numpy(driver: Run, case: Path, tmp_path: Path) -> None:
@@ -191,3 +193,71 @@ def test_version(driver: Run) -> None:
     code, out, _ = driver("--version")
     assert code == 0
     assert out.startswith("driver 0.")
+
+
+@pytest.fixture
+def receipt(tmp_path: Path) -> Path:
+    """A valid receipt."""
+    path = tmp_path / "run.receipt.json"
+    path.write_text(json.dumps(receipts.parts().sealed()))
+    return path
+
+
+def test_report_says_that_a_receipt_was_edited(driver: Run, receipt: Path) -> None:
+    code, out, _ = driver("report", receipt)
+    assert code == 0
+    assert "INVALID" not in out
+    receipt.write_text(receipt.read_text().replace('"qualified"', '"failed"'))
+    code, out, _ = driver("report", receipt)
+    assert code == 1
+    assert out.startswith("INVALID receipt")
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="no /dev/full here")
+@pytest.mark.parametrize("command", [["presets"], ["schema"], ["arms", "--json"]])
+def test_stdout_that_cannot_be_written(command: list[str]) -> None:
+    """A full device or a reader that left: a sentence or nothing, no traceback."""
+    words = [sys.executable, "-m", "driver", *command]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert "stdout cannot be written" in done.stderr
+    assert "Traceback" not in done.stderr
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout and process.stderr
+        process.stdout.close()
+        assert b"Traceback" not in process.stderr.read()
+
+
+def test_targets_that_are_no_files(driver: Run, case: Path, receipt: Path, tmp_path: Path) -> None:
+    """Before anything is computed; and what is there stays what it is."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for target in (pipe, tmp_path):
+        for command in (
+            ["replay", case, "--arm", "numpy", "--out", target],
+            ["report", receipt, "--svg", target],
+        ):
+            code, _, err = driver(*command)
+            assert code == 2, err
+    assert pipe.is_fifo()
+
+
+def test_a_cache_that_cannot_be_written(
+    driver: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("DRIVER_CACHE", str(tmp_path / "file"))
+    code, _, err = driver("run", "--preset", "tiny", "--out", tmp_path / "receipts")
+    assert code == 3
+    assert "DRIVER_CACHE" in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--preset", "tiny,,small"], ["--preset", "tiny", "--tracking-url", "not a url"]],
+)
+def test_more_bad_usage(driver: Run, tmp_path: Path, words: list[str]) -> None:
+    code, _, err = driver("run", *words, "--out", tmp_path)
+    assert code == 2
+    assert words[-1] in err

@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
+from driver import measure
 from driver.browser import BrowserSession, find_browser
 from driver.measure import JobOutcome, run_job
 from driver.records import ArmJob, Job, ModelConfig, Op, Progress, StateRef, TokensRef
@@ -371,6 +373,24 @@ async def test_a_renderer_that_crashes(session: BrowserSession, server: JobServe
     assert [event.kind for event in outcome.events] == ["crash"]
     outcome = await run(session, server, make(server, OPEN, train(1)))
     assert outcome.status == "ok"
+
+
+async def test_a_browser_that_died_before_its_page_opens(
+    server: JobServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It never answers the request for a page: the job ends all the same, at its deadline."""
+    monkeypatch.setattr(measure, "PAGE_S", 0.5)
+
+    class Dead:
+        @asynccontextmanager
+        async def page(self) -> AsyncIterator[None]:
+            await asyncio.Event().wait()
+            yield
+
+    outcome = await measure.run_job(Dead(), server, make(server, OPEN), deadline_s=0.5)
+    assert outcome.failure is not None
+    assert outcome.failure.kind == "crash"
+    assert "no longer opens" in outcome.failure.message
 
 
 async def test_a_browser_that_dies(server: JobServer) -> None:

@@ -355,3 +355,7 @@ def test_any_text_is_a_duration_or_refused(text: str) -> None:
         return
     assert math.isfinite(seconds)
     assert seconds > 0
+
+
+def test_a_byte_order_mark_and_windows_line_ends(write) -> None:
+    assert presets.load(write(b"\xef\xbb\xbf" + TINY.replace("\n", "\r\n").encode())).name == "tiny"

@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import os
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -645,6 +646,7 @@ PIECES = [b'"', b"{", b"}", b"[", b"]", b",", b":", b"null", b"1e999", b"-", b"0
 
 def test_a_write_is_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "out" / "r.json"
+    path.parent.mkdir()
     store.write_json(path, {"a": 1})
     with pytest.raises(ValueError, match="JSON compliant"):
         store.write_json(path, {"a": math.nan})
@@ -671,3 +673,17 @@ def test_a_plan_is_frozen_once() -> None:
     assert receipt.frozen(plan) == plan
     changed = replace(RUNS["good"], plan=plan.model_copy(update={"margin": 0.03}))
     assert receipt.plan_digest(changed.plan) != plan.sha256
+
+
+def test_only_regular_files_are_replaced(tmp_path: Path) -> None:
+    """A pipe, a device or a folder stays what it is; a link is followed to its file."""
+    pipe, link, file = tmp_path / "pipe", tmp_path / "link", tmp_path / "file"
+    os.mkfifo(pipe)
+    link.symlink_to(file)
+    for path in (pipe, tmp_path, tmp_path / "none" / "r.json"):
+        with pytest.raises(UsageError):
+            store.write_text(path, "x")
+    assert pipe.is_fifo()
+    store.write_text(link, "x")
+    assert link.is_symlink()
+    assert file.read_text() == "x"

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import erfc
 
 from driver import reference
 from driver.cases import read_case, write_result
@@ -270,3 +271,15 @@ def test_gradients_are_given_before_clipping() -> None:
     for name, grad in results[0].grads.items():
         assert np.array_equal(grad, results[1].grads[name])
     assert results[0].grad_norm == results[1].grad_norm > 1e-4
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_gelu_keeps_the_leading_digits_of_its_tail(dtype: type) -> None:
+    """Where all inputs lie in the tail, a gradient is made of nothing else."""
+    x = np.linspace(-12, -3, 1001).astype(dtype)
+    tail = erfc(-x.astype(np.float64) / math.sqrt(2)) / 2
+    tolerance = 2e-5 if dtype is np.float32 else 1e-12
+    np.testing.assert_allclose(reference.gelu_forward(x), x * tail, rtol=tolerance)
+    pdf = np.exp(-(x.astype(np.float64) ** 2) / 2) / math.sqrt(2 * math.pi)
+    slope = tail + x * pdf
+    np.testing.assert_allclose(reference.gelu_backward(np.ones_like(x), x), slope, rtol=tolerance)

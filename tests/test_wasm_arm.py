@@ -497,3 +497,38 @@ async def test_more_than_32_bits_hold(session, server) -> None:
     assert outcome.failure is not None
     assert outcome.failure.kind == "out-of-memory"
     assert "wasm64" in outcome.failure.message
+
+
+@pytest.mark.parametrize("simd", ["relaxed", "simd128", "scalar"])
+async def test_inputs_in_the_tail_of_gelu(session, server, simd: str) -> None:
+    """All pre-activations near −6: gradients are made of Φ's tail alone."""
+    case = case_of(SHAPES["heads of 12"], steps=1)
+    for name, value in case.state.items():
+        if name.endswith("mlp.b1"):
+            value[:] = -6
+    got = (await trained(session, server, case, arm(simd=simd))).result
+    step = Reference(case.config, case.state).step(case.tokens[0])
+    for leaf in ("mlp.w1", "mlp.b1", "mlp.w2"):
+        want, have = step.grads[f"h.0.{leaf}"], got.grads[f"h.0.{leaf}"]
+        assert np.linalg.norm(have - want) < 1e-5 * np.linalg.norm(want), leaf
+
+
+async def test_one_token_everywhere(session, server) -> None:
+    """Thousands of positions share a row of wte's gradient: they are summed by themselves."""
+    case = case_of(config(1, 1, 8, 16, 128, 48, 5), steps=1)
+    case.tokens[:] = 3
+    got = (await trained(session, server, case, arm())).result
+    want = Reference(case.config, case.state).step(case.tokens[0]).grads["wte"]
+    assert np.linalg.norm(got.grads["wte"] - want) < 6e-6 * np.linalg.norm(want)
+
+
+@pytest.mark.parametrize("simd", ["relaxed", "simd128", "scalar"])
+async def test_a_nan_is_a_nan(session, server, simd: str) -> None:
+    """A NaN among the weights never gives a finite loss."""
+    case = case_of(SHAPES["heads of 12"], steps=1)
+    case.state["lnf.g"][1] = np.nan
+    _, outcome = await run(session, server, case, arm(simd=simd), [open_op(), train_op(1, "x")])
+    assert outcome.result is not None
+    losses, norms = curve(outcome.result.ops)
+    assert np.isnan(losses[0])
+    assert np.isnan(norms[0])

@@ -18,6 +18,7 @@ static struct {
   float *param, *grad, *m, *v;  // flat
   char *stacks;
   int32_t *tokens;              // (B,T+1)
+  int32_t *token_order, *token_starts; // (N) (V+1): positions sorted by token, for the encoder's backward
   Tensor wte, wpe, lnf_g, lnf_b;
   float *encoded;               // (N,C)
   float *lnf, *lnf_mean, *lnf_rstd; // (N,C) (N) (N)
@@ -105,6 +106,8 @@ EXPORT(gpt_plan) double gpt_plan(size_t base, size_t slots, double flat_size, si
   gpt.layers = take(L, sizeof(Layer));
   gpt.stacks = take(threads, STACK_BYTES);
   gpt.tokens = take(B * (T + 1), sizeof(int32_t));
+  gpt.token_order = take(N, sizeof(int32_t));
+  gpt.token_starts = take(V + 1, sizeof(int32_t));
   gpt.losses = take(N, sizeof(double));
   gpt.norm_partial = take(grad_norm_chunks(gpt.flat_size), sizeof(double));
 
@@ -142,8 +145,9 @@ EXPORT(gpt_plan) double gpt_plan(size_t base, size_t slots, double flat_size, si
     packed = largest(packed, matmul_packed_floats(O, I, N)); // dB of the head
   }
   work.packed = floats(packed);
-  work.thread_floats = (size_t)round_up64(largest(matmul_thread_floats(), attention_thread_floats(T, C / H)), 64);
-  work.thread_scratch = floats(threads * (uint64_t)work.thread_floats);
+  uint64_t own = round_up64(largest(matmul_thread_floats(), attention_thread_floats(T, C / H)), 64);
+  work.thread_floats = (size_t)own;
+  work.thread_scratch = floats(threads * own);
   work.partial = floats(largest(layernorm_partial_floats(N, C), bias_partial_floats(N, largest(3 * C, F))));
   return (double)cursor;
 }
@@ -290,7 +294,8 @@ static void backward(void) {
     layernorm_backward(gpt.dx, 1, l->ln1_g, l->ln1_b, gpt.dnorm, input_of(i), l->ln1_mean, l->ln1_rstd,
                        N, C);
   }
-  encoder_backward(gpt.wte.d, gpt.wpe.d, gpt.dx, gpt.tokens, c->B, c->T, C);
+  encoder_backward(gpt.wte.d, gpt.wpe.d, gpt.dx, gpt.tokens, gpt.token_order, gpt.token_starts, c->B, c->T,
+                   C, c->V);
 }
 
 EXPORT(gpt_reset) void gpt_reset(double t) {

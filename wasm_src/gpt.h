@@ -101,8 +101,8 @@ uint64_t bias_partial_floats(uint64_t N, uint64_t O);
 
 void encoder_forward(float *x, const int32_t *tokens, const float *wte, const float *wpe, size_t B,
                      size_t T, size_t C);
-void encoder_backward(float *dwte, float *dwpe, const float *dx, const int32_t *tokens, size_t B,
-                      size_t T, size_t C);
+void encoder_backward(float *dwte, float *dwpe, const float *dx, const int32_t *tokens, int32_t *order,
+                      int32_t *starts, size_t B, size_t T, size_t C, size_t V);
 
 void layernorm_forward(float *y, float *mean, float *rstd, const float *x, const float *g,
                        const float *b, size_t N, size_t C);

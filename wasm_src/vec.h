@@ -90,9 +90,10 @@ INLINE f4 exp4(f4 x) {
   return (f4)((i4)p + ((i4)t << 23));
 }
 
-// Natural logarithm of a positive finite double: 2·atanh((m−1)/(m+1)) + e·ln2. Once per row: clarity
-// before speed.
+// Natural logarithm of a positive finite double: 2·atanh((m−1)/(m+1)) + e·ln2. NaN for anything else, so
+// that a sum spoilt by a NaN never looks like a loss. Once per row: clarity before speed.
 INLINE double log_double(double x) {
+  if (!(x > 0 && x <= 0x1.fffffffffffffp1023)) return __builtin_nan("");
   union {
     double value;
     uint64_t bits;

@@ -43,12 +43,12 @@ export async function open(job, io) {
   // For tests: the memory grows by a whole plan while the threads are there, and everything moves into
   // what is new. The threads' stacks stay where they are.
   function grow_and_move() {
-    const from = SECTIONS.map((_, i) => Number(exports.gpt_section(i)));
+    const from = SECTIONS.map((_, i) => address(exports.gpt_section(i)));
     const at = memory.buffer.byteLength;
     growths.push(grow(memory, Math.ceil(planned / PAGE_BYTES), size));
     lay_out(at);
     from.forEach((place, i) => {
-      const to = Number(exports.gpt_section(i));
+      const to = address(exports.gpt_section(i));
       new Float32Array(memory.buffer, to, job.flat_size).set(new Float32Array(memory.buffer, place, job.flat_size));
     });
   }
@@ -60,7 +60,7 @@ export async function open(job, io) {
     if (!(at >= 0 && count >= 0 && at + count <= job.flat_size)) {
       throw new ArmError("protocol", `${what}: floats ${at}…${at + count} of ${job.flat_size}`);
     }
-    return new Float32Array(memory.buffer, Number(exports.gpt_section(index)) + 4 * at, count);
+    return new Float32Array(memory.buffer, address(exports.gpt_section(index)) + 4 * at, count);
   }
 
   return {
@@ -84,7 +84,7 @@ export async function open(job, io) {
       const grad_norms = [];
       for (let step = 0; step < steps; step++) {
         if (steps_done === options.test_grow_at) grow_and_move();
-        new Int32Array(memory.buffer, Number(exports.gpt_tokens()), batch).set(tokens.subarray(step * batch, (step + 1) * batch));
+        new Int32Array(memory.buffer, address(exports.gpt_tokens()), batch).set(tokens.subarray(step * batch, (step + 1) * batch));
         if (await call(exports, workers, () => exports.gpt_step())) {
           throw new ArmError("validation", `step ${step} of the window: a token is outside 0…${job.config.vocab - 1}`);
         }
@@ -110,7 +110,7 @@ export async function open(job, io) {
         maximum_bytes: maximum * PAGE_BYTES,
         final_bytes,
         planned_bytes: planned,
-        sections_at: Object.fromEntries(SECTIONS.map((what, i) => [what, Number(exports.gpt_section(i))])),
+        sections_at: Object.fromEntries(SECTIONS.map((what, i) => [what, address(exports.gpt_section(i))])),
         growths: growths.length,
         growths_pages: growths,
       };
@@ -250,7 +250,7 @@ function configure(exports, { config }, size) {
 
 function bind(exports, memory, tensors, size) {
   const name_bytes = Number(exports.gpt_name_bytes());
-  const buffer = new Uint8Array(memory.buffer, Number(exports.gpt_name_buffer()), name_bytes);
+  const buffer = new Uint8Array(memory.buffer, address(exports.gpt_name_buffer()), name_bytes);
   for (const { name, offset, size: floats, decay } of tensors) {
     const text = new TextEncoder().encode(name);
     if (text.length >= name_bytes) throw new ArmError("protocol", `tensor name too long: ${name}`);
@@ -259,7 +259,7 @@ function bind(exports, memory, tensors, size) {
     exports.gpt_add_slot(size(offset), size(floats), decay ? 1 : 0);
   }
   if (exports.gpt_bind()) {
-    const at = Number(exports.gpt_message());
+    const at = address(exports.gpt_message());
     const text = new Uint8Array(memory.buffer, at, 96).slice();
     throw new ArmError("protocol", `table of tensors: ${new TextDecoder().decode(text.subarray(0, text.indexOf(0)))}`);
   }
@@ -347,6 +347,11 @@ function describe(exports, sha256, wide, name) {
     kernels: { mm_fwd, mm_da, mm_db },
     hyper,
   };
+}
+
+// A pointer from the module as a byte offset: 32-bit ones arrive signed, those above 2 GiB negative.
+function address(pointer) {
+  return typeof pointer === "bigint" ? Number(pointer) : pointer >>> 0;
 }
 
 function hex(buffer) {

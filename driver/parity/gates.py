@@ -189,7 +189,8 @@ def _judge_side(
     )
     final = _worst((tensor, error.rel_l2) for tensor, error in found.final_params.items())
     if final is None:
-        outcomes["final.params"] = None, "unknown", found.final_reason or "no slot finished"
+        why = found.final_reason or "the run ended before they were compared"
+        outcomes["final.params"] = None, "unknown", why
     else:
         where = f"{final[0]} after {found.final_step} steps"
         outcomes["final.params"] = _below(final[1], limit("final.params"), where)
@@ -350,7 +351,9 @@ def _adapter(plan: Plan, environment: Environment) -> Outcome:
     if all(arm.name != "webgpu" for arm in plan.arms):
         return None, "not-applicable", "no arm uses an adapter"
     verdict = environment.adapter_verdict
-    reason = "; ".join(environment.adapter_reasons)
+    first, *others = environment.adapter_reasons or ("no reason given",)
+    more = f", and {len(others)} more signals" if others else ""
+    reason = f"{first}{more}"
     status: GateStatus = "unknown"
     if verdict == "hardware":
         status = "pass"

@@ -41,7 +41,7 @@ class ModelConfig(Record):
     lr: float = Field(gt=0, lt=10)
     beta1: float = Field(ge=0, lt=1)
     beta2: float = Field(ge=0, lt=1)
-    eps: float = Field(gt=0, lt=1)
+    eps: float = Field(ge=1e-30, lt=1, description="a normal number in float32")
     weight_decay: float = Field(ge=0, lt=10)
     grad_clip: float = Field(ge=0, lt=1e6, description="0 turns clipping off")
 
