@@ -23,6 +23,11 @@ from driver.server import JobServer
 from driver.tensors import F32, State, flat_size, table, unflatten
 
 ADDRESS = {"wasm": "wasm32", "wasm64": "wasm64"}
+# The model of a job that trains nothing: only its arm's workbench is asked.
+NO_MODEL = ModelConfig(
+    n_layer=1, n_head=1, d_model=4, d_ff=4, ctx=4, batch=1, vocab=4, lr=1e-3, beta1=0.9, beta2=0.9,
+    eps=1e-8, weight_decay=0.0, grad_clip=0.0,
+)  # fmt: skip
 
 
 class JobMaker:
@@ -65,7 +70,7 @@ class JobMaker:
         name: str,
         arm: ArmJob,
         states: dict[str, StateRef],
-        tokens: TokensRef,
+        tokens: TokensRef | None,
         program: list[Op],
         plan_sha256: str | None = None,
     ) -> Job:
@@ -149,6 +154,11 @@ def train_ops(steps: int, piece: int, label: str) -> list[Op]:
 def read_op(what: Section, label: str) -> Op:
     """Post a section as a blob."""
     return Op(op="read", what=what, label=label)
+
+
+def roofline_op(count: int) -> Op:
+    """What the arm could reach at most, `count` samples of each figure."""
+    return Op(op="roofline", count=count)
 
 
 def curve(ops: Sequence[OpResult], label: str | None = None) -> tuple[list[float], list[float]]:

@@ -20,10 +20,12 @@ from driver.browser import BrowserSession
 from driver.corpus import Corpus, batches
 from driver.errors import SlotError, Unsupported, UsageError
 from driver.jobs import (
+    NO_MODEL,
     JobMaker,
     load_op,
     open_op,
     read_op,
+    roofline_op,
     train_op,
     wasm_digest,
     wgsl_digests,
@@ -41,6 +43,7 @@ from driver.records import (
     OpResult,
     Progress,
     ReferenceFacts,
+    Roofline,
     Section,
     Side,
     StateRef,
@@ -56,6 +59,7 @@ from driver.tensors import F32, State, flatten, initial_state
 TEACHER_STEPS = (0, 1, 4)
 # Aim of the timing job, and the share of a slot's time that the step estimate may be off.
 ESTIMATE_MS = 300.0
+ROOFLINE_SAMPLES = 9
 MOVING: tuple[Section, ...] = ("param", "m", "v")
 OnProgress = Callable[[Progress], None]
 
@@ -105,6 +109,7 @@ class Prepared:
     expected: dict[str, Any]
     parity: ArmParity
     cost: ArmCost
+    roofline: Roofline | None = None
 
 
 async def probe(session: BrowserSession, server: JobServer) -> Probed:
@@ -224,9 +229,19 @@ class Preparation:
         step_ms = first_step_ms
         if first_step_ms < ESTIMATE_MS:
             step_ms, overhead_ms = await self._time(side, arm, first_step_ms)
-        return Prepared(
-            side, spec, arm, expected, parity, ArmCost(step_ms, readback_ms, overhead_ms)
-        )
+        cost = ArmCost(step_ms, readback_ms, overhead_ms)
+        return Prepared(side, spec, arm, expected, parity, cost, await self._roofline(side, arm))
+
+    async def _roofline(self, side: Side, arm: ArmJob) -> Roofline | None:
+        """What the arm could reach at most, where it has such a measure; a page of its own, so
+        that its memory is not the model's."""
+        if arm.name not in ("wasm", "wasm64"):
+            return None
+        maker = JobMaker(self.server, NO_MODEL)
+        program = [open_op(), roofline_op(ROOFLINE_SAMPLES)]
+        job = maker.job(f"roofline-{side}", arm, {}, None, program)
+        found = _results(await self._outcome(arm, job))[-1].detail["roofline"]
+        return Roofline.model_validate(found)
 
     async def _check(self, side: Side, arm: ArmJob) -> tuple[ArmParity, float, float, float]:
         """Parity at the teacher points and the round trip; also step, readback and overhead ms."""
@@ -286,7 +301,9 @@ class Preparation:
         tokens: TokensRef,
         program: list[Op],
     ) -> JobOutcome:
-        job = self.maker.job(name, arm, states, tokens, program)
+        return await self._outcome(arm, self.maker.job(name, arm, states, tokens, program))
+
+    async def _outcome(self, arm: ArmJob, job: Job) -> JobOutcome:
         outcome = await run_job(
             self.session,
             self.server,

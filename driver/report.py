@@ -4,6 +4,7 @@ import io
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from statistics import median
 
 from rich.console import Console
 from rich.table import Table
@@ -11,6 +12,7 @@ from rich.text import Text
 
 from driver.doctor import DoctorReport
 from driver.records import ArmSummary, Estimate, Gate, Receipt, Slot
+from driver.tensors import executed_flops
 
 _MARK = {"pass": "pass", "fail": "FAIL", "unknown": "unknown", "not-applicable": "n/a"}
 _STYLE = {"pass": "green", "fail": "bold red", "unknown": "yellow", "not-applicable": "dim"}
@@ -149,6 +151,7 @@ def _arms_table(receipt: Receipt) -> Table:
         "ms/step",
         "quartiles",
         "GFLOP/s",
+        "of roofline",
         "windows",
         "first step ms",
         "compile ms",
@@ -160,11 +163,21 @@ def _arms_table(receipt: Receipt) -> Table:
         mine = [slot for slot in receipt.slots if slot.side == summary.side]
         _row(
             table, summary.side, summary.arm, _number(summary.median_step_ms), _quartiles(summary),
-            _number(summary.gflops), str(summary.windows),
+            _number(summary.gflops), _share(receipt, summary), str(summary.windows),
             _number(_first(slot.first_step_ms for slot in mine)),
             _number(_first(slot.compile_ms for slot in mine)),
         )  # fmt: skip
     return table
+
+
+def _share(receipt: Receipt, summary: ArmSummary) -> str:
+    """Executed FLOPs per second over the all-thread roofline of the arm."""
+    roofline = next(arm.roofline for arm in receipt.plan.arms if arm.side == summary.side)
+    peak = median(roofline.all_gflops) if roofline and roofline.all_gflops else 0.0
+    if not peak > 0 or not summary.median_step_ms:
+        return ""
+    reached = executed_flops(receipt.plan.config) / summary.median_step_ms / 1e6
+    return f"{reached / peak:.0%}"
 
 
 def _estimate_line(estimate: Estimate, receipt: Receipt) -> str:

@@ -75,6 +75,18 @@ def model_flops(config: ModelConfig) -> int:
     return 6 * N * (parameter_count(config) - T * C) + 12 * config.n_layer * N * T * C
 
 
+def executed_flops(config: ModelConfig) -> int:
+    """FLOPs that one training step really takes in its products, for a share of a roofline.
+
+    A multiply-add is 2. Each matrix, the tied head included, makes three products (forward, dA,
+    dB); attention makes 2 forward and 5 backward (scores twice), of which only the causal half with
+    its diagonal is computed. What is not a product (norms, GELU, softmax, AdamW) counts nothing.
+    """
+    N, T, C, F, L = config.positions, config.ctx, config.d_model, config.d_ff, config.n_layer
+    weights = L * (4 * C * C + 2 * C * F) + C * config.vocab
+    return 3 * 2 * N * weights + L * (2 + 5) * N * (T + 1) * C
+
+
 def flatten(config: ModelConfig, state: State) -> F32:
     """Tensors by name → one flat float32 array, gaps zero."""
     flat = np.zeros(flat_size(config), np.float32)

@@ -16,10 +16,10 @@ from conftest import GOLDEN
 from driver.browser import BrowserSession, find_browser
 from driver.build import build_wasm
 from driver.cases import Case, Result, read_case, write_result
-from driver.jobs import JobMaker, curve, open_op, read_op, train_op
+from driver.jobs import NO_MODEL, JobMaker, curve, open_op, read_op, roofline_op, train_op
 from driver.layout import WEB
 from driver.measure import JobOutcome, run_job
-from driver.records import ArmJob, ModelConfig, Op
+from driver.records import ArmJob, ModelConfig, Op, OpResult, Roofline
 from driver.reference import Reference
 from driver.server import JobServer
 from driver.tensors import flatten, initial_state
@@ -273,6 +273,39 @@ async def test_it_says_what_ran(session, server, on) -> None:
     assert memory["growths"] == 0
     assert memory["initial_pages"] == memory["final_pages"] == memory["maximum_pages"]
     assert memory["final_bytes"] == 65536 * memory["final_pages"]
+
+
+# --------------------------------------------------------------------------- the workbench
+
+
+async def bench(
+    session: BrowserSession, server: JobServer, on: ArmJob, program: list[Op]
+) -> list[OpResult]:
+    """What instructions of a job without a model give, opening left out."""
+    job = JobMaker(server, NO_MODEL).job("bench", on, {}, None, [open_op(), *program])
+    outcome = await run_job(session, server, job, deadline_s=120)
+    assert outcome.failure is None, outcome.failure
+    assert outcome.result is not None
+    return outcome.result.ops[1:]
+
+
+@pytest.mark.parametrize("on", [arm(), arm("wasm64", 1, "simd128"), arm("wasm", 2, "scalar")])
+async def test_the_roofline(session, server, on) -> None:
+    (op,) = await bench(session, server, on, [roofline_op(3)])
+    found = Roofline.model_validate(op.detail["roofline"])
+    assert found.threads == on.options["threads"]
+    assert found.flavour.startswith("relaxed") == (on.options["simd"] == "relaxed")
+    for values in (found.core_gflops, found.all_gflops, found.bandwidth_core_gbs,
+                   found.bandwidth_all_gbs):  # fmt: skip
+        assert len(values) == 3
+        assert all(0.01 < value < 10_000 for value in values)
+
+
+async def test_an_arm_without_a_workbench_has_no_roofline(session, server) -> None:
+    (op,) = await bench(
+        session, server, ArmJob(name="null", module="arm_null.js", options={}), [roofline_op(3)]
+    )
+    assert op.detail == {"roofline": None}
 
 
 # --------------------------------------------------------------------------- loud when it fails

@@ -89,6 +89,15 @@ static float *floats(uint64_t count) { return take(count, sizeof(float)); }
 
 static uint64_t largest(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
+static uint64_t area_floats, area_packed;
+
+// The next plan also holds an area of so many floats for what is measured apart from the step, and room
+// for so many packed ones.
+EXPORT(gpt_want_area) void gpt_want_area(double floats_wanted, double packed_wanted) {
+  area_floats = (uint64_t)floats_wanted;
+  area_packed = (uint64_t)packed_wanted;
+}
+
 // Lays out all memory from `base` on; returns its end, the same in every instance. `dry` only counts: that
 // memory is not there yet.
 EXPORT(gpt_plan) double gpt_plan(size_t base, size_t slots, double flat_size, size_t threads, int dry) {
@@ -133,7 +142,7 @@ EXPORT(gpt_plan) double gpt_plan(size_t base, size_t slots, double flat_size, si
 
   // Every product of the step is one of these or its dA or dB.
   const uint64_t layers[][2] = {{C, 3 * C}, {C, C}, {C, F}, {F, C}, {C, V}}; // (I,O) of y (N,O) = x (N,I) · w
-  uint64_t packed = 0;
+  uint64_t packed = area_packed;
   for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
     uint64_t I = layers[i][0], O = layers[i][1];
     packed = largest(packed, matmul_packed_floats(N, O, I)); // forward
@@ -145,6 +154,7 @@ EXPORT(gpt_plan) double gpt_plan(size_t base, size_t slots, double flat_size, si
   work.thread_floats = (size_t)round_up64(largest(matmul_thread_floats(), attention_thread_floats(T, C / H)), 64);
   work.thread_scratch = floats(threads * (uint64_t)work.thread_floats);
   work.partial = floats(largest(layernorm_partial_floats(N, C), bias_partial_floats(N, largest(3 * C, F))));
+  work.area = floats(area_floats);
   return (double)cursor;
 }
 
@@ -152,6 +162,8 @@ EXPORT(gpt_section) float *gpt_section(int section) {
   float *const sections[] = {gpt.param, gpt.grad, gpt.m, gpt.v};
   return sections[section];
 }
+
+EXPORT(gpt_area) float *gpt_area(void) { return work.area; }
 
 EXPORT(gpt_tokens) int32_t *gpt_tokens(void) { return gpt.tokens; }
 

@@ -83,6 +83,7 @@ typedef struct {
   float *thread_scratch;  // one piece per thread
   size_t thread_floats;   // its length
   float *partial;         // rows of partial sums, one per chunk
+  float *area;            // for roofline.c and kernels.c, if asked for
 } Workspace;
 
 extern Workspace work;

@@ -17,7 +17,6 @@
 #define TILE_COLUMNS 4
 #endif
 #define TILE_VECTORS (TILE_COLUMNS / 4)
-#define UNROLLED _Pragma("clang loop unroll(full)")
 
 typedef enum { FROM_ZERO, FROM_ROW, FROM_C } Start;
 

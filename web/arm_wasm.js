@@ -7,6 +7,8 @@ const PLANNING_PAGES = 16; // what the module declares as its least
 const LEAST_WORKER_MS = 30000; // a worker that has not started after this never will
 const SIMD = ["scalar", "simd128", "relaxed"]; // by the module's own constant
 const KERNELS = ["naive", "blocked"];
+const TRIAD_FLOATS = 16 << 20; // of each of three arrays: 192 MiB in all, beyond the caches of most machines
+const MADD_ROUNDS = 2 ** 19; // 2 to 4 ms: long against waking a thread
 const SECTIONS = ["param", "grad", "m", "v"];
 const SHAPE = ["n_layer", "n_head", "d_model", "d_ff", "ctx", "batch", "vocab"]; // as gpt_configure takes them
 const RECIPE = ["lr", "beta1", "beta2", "eps", "weight_decay", "grad_clip"];
@@ -26,6 +28,7 @@ export async function open(job, io) {
   const size = (n) => (wide ? BigInt(n) : n); // a size_t for the module
 
   configure(exports, job, size);
+  want_area(exports, job.program);
   exports.gpt_plan(exports.__heap_base.value, size(job.tensors.length), job.flat_size, size(options.threads), 0);
   bind(exports, memory, job.tensors, size);
   exports.gpt_set_kernels(...["mm_fwd", "mm_da", "mm_db"].map((product) => KERNELS.indexOf(options[product])));
@@ -78,6 +81,8 @@ export async function open(job, io) {
     },
 
     readback() {},
+
+    workbench: workbench(exports, memory, options.threads, size),
 
     memory() {
       const final_bytes = memory.buffer.byteLength;
@@ -180,6 +185,7 @@ async function plan(module, job, wide) {
   const exports = await instantiate(module, memory);
   const size = (n) => (wide ? BigInt(n) : n);
   configure(exports, job, size);
+  want_area(exports, job.program);
   const { threads } = job.arm.options;
   const end = exports.gpt_plan(exports.__heap_base.value, size(job.tensors.length), job.flat_size, size(threads), 1);
   const limit = wide ? 2 ** 34 : 2 ** 32;
@@ -210,6 +216,39 @@ function bind(exports, memory, tensors, size) {
     const text = new Uint8Array(memory.buffer, at, 96).slice();
     throw new ArmError("protocol", `table of tensors: ${new TextDecoder().decode(text.subarray(0, text.indexOf(0)))}`);
   }
+}
+
+// ------------------------------------------------------------------------------ workbench
+
+// Memory for what the program asks for beside training.
+function want_area(exports, program) {
+  const floats = program.some(({ op }) => op === "roofline") ? 3 * TRIAD_FLOATS : 0;
+  exports.gpt_want_area(floats, 0);
+}
+
+function workbench(exports, memory, threads, size) {
+  return {
+    flavour: exports.gpt_simd() === 2 ? "relaxed multiply-add" : "multiply and add",
+    threads,
+    chains: (many) => Number(exports.roofline_chains(many)),
+
+    // One piece of multiply-adds per chunk, on registers alone; returns its FLOPs.
+    madds(many, chunks) {
+      if (!exports.roofline_madds(many, size(MADD_ROUNDS), size(chunks), 1)) {
+        throw new ArmError("internal", "the roofline's multiply-adds gave a wrong sum");
+      }
+      return 2 * 4 * this.chains(many) * MADD_ROUNDS * chunks;
+    },
+
+    // One pass of a = b + 3·c. Its bytes are counted as STREAM does: two read, one written.
+    triad: (chunks) => exports.roofline_triad(size(TRIAD_FLOATS), size(chunks), 3),
+
+    // Fills the three arrays, since memory never written to is not there yet.
+    triad_bytes() {
+      new Float32Array(memory.buffer, Number(exports.gpt_area()), 3 * TRIAD_FLOATS).fill(1);
+      return 3 * 4 * TRIAD_FLOATS;
+    },
+  };
 }
 
 // ------------------------------------------------------------------------------ threads

@@ -6,6 +6,7 @@
 import { ArmError, describe } from "./errors.js";
 import { probe, timer_step_ms } from "./probe.js";
 import { sentinel } from "./sentinel.js";
+import { roofline } from "./workbench.js";
 
 const PIECE = 16 << 20; // floats per request, either way: 64 MiB
 const HASH_LIMIT = 256 << 20; // bytes; crypto.subtle needs a copy of everything at once
@@ -167,6 +168,10 @@ const OPS = {
 
   async sentinel({ count }) {
     return { values_ms: await sentinel(count) };
+  },
+
+  async roofline({ count }) {
+    return { detail: { roofline: roofline(opened(), count) } };
   },
 };
 

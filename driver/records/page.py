@@ -107,7 +107,19 @@ class TokensRef(Record):
 class Op(Record):
     """One instruction of a job's program; web/README.md describes each."""
 
-    op: Literal["open", "load", "train", "read", "reimport", "readback", "probe", "sentinel"]
+    op: Literal[
+        "open",
+        "load",
+        "train",
+        "read",
+        "reimport",
+        "readback",
+        "probe",
+        "sentinel",
+        "roofline",
+        "kernel",
+        "fork",
+    ]
     state: str | None = None
     steps: int | None = None
     label: str | None = None
