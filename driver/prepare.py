@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from driver import adapter as adapters
-from driver.arms import ArmSpec, resolve
+from driver.arms import TILE_OF, ArmSpec, resolve
 from driver.browser import BrowserSession
 from driver.corpus import Corpus, batches
 from driver.errors import SlotError, Unsupported, UsageError
@@ -360,7 +360,8 @@ def expected_echo(arm: ArmJob, workload: Workload) -> dict[str, Any]:
         echo["module_sha256"] = wasm_digest(arm)
         echo["address_type"] = "i64" if arm.name == "wasm64" else "i32"
         echo |= {key: arm.options[key] for key in ("simd", "threads")}
-        echo["kernels"] = {key: arm.options[key] for key in ("mm_fwd", "mm_da", "mm_db")}
+        echo["kernels"] = {key: arm.options[key] for key in TILE_OF}
+        echo["tiles"] = {key: arm.options[key] for key in TILE_OF.values()}
     if arm.name == "webgpu":
         echo["wgsl_sha256"] = wgsl_digests()
         echo["matmul"] = arm.options["matmul"]

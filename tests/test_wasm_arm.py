@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 from conftest import GOLDEN
 
+from driver.arms import TILE_OF, TILES
 from driver.browser import BrowserSession, find_browser
 from driver.build import build_wasm
 from driver.cases import Case, Result, read_case, write_result
@@ -54,9 +55,19 @@ SAME_BITS: dict[str, Sequence[dict[str, Any]]] = {
         {"threads": 8},
         {"threads": 1, "mm_da": "naive"},
         {"threads": 3, "mm_db": "naive", "name": "wasm64"},
+        *({"tile": tile} for tile in TILES["relaxed"][1:]),
+        {"tile_fwd": "6x8", "tile_db": "8x8", "name": "wasm64"},
     ),
-    "simd128": ({"threads": 1}, {"threads": 2, "name": "wasm64", "kernel": "naive"}),
-    "scalar": ({"threads": 2}, {"threads": 1, "name": "wasm64", "kernel": "naive"}),
+    "simd128": (
+        {"threads": 1},
+        {"threads": 2, "name": "wasm64", "kernel": "naive"},
+        *({"tile": tile} for tile in TILES["simd128"][1:]),
+    ),
+    "scalar": (
+        {"threads": 2},
+        {"threads": 1, "name": "wasm64", "kernel": "naive"},
+        {"tile": "4x4"},
+    ),
 }
 
 
@@ -68,7 +79,9 @@ def arm(
     **more: Any,
 ) -> ArmJob:
     options = {"threads": threads, "simd": simd, "mm_fwd": kernel, "mm_da": kernel, "mm_db": kernel}
-    return ArmJob(name=name, module="arm_wasm.js", options={**options, **more})
+    tile = more.pop("tile", TILES[simd][0] if simd in TILES else "4x8")
+    tiles = dict.fromkeys(TILE_OF.values(), tile)
+    return ArmJob(name=name, module="arm_wasm.js", options={**options, **tiles, **more})
 
 
 def case_of(shape: ModelConfig, steps: int = 3, seed: int = 5) -> Case:
@@ -253,7 +266,7 @@ async def test_states_survive_a_round_trip(session, server) -> None:
 
 
 @pytest.mark.parametrize("on", [
-    arm("wasm", 1, "scalar", "naive"), arm("wasm64", 3, "simd128", mm_db="naive"),
+    arm("wasm", 1, "scalar", "naive"), arm("wasm64", 3, "simd128", mm_db="naive", tile_da="8x8"),
 ])  # fmt: skip
 async def test_it_says_what_ran(session, server, on) -> None:
     case = case_of(SHAPES["heads of 12"])
@@ -266,7 +279,8 @@ async def test_it_says_what_ran(session, server, on) -> None:
     assert {key: ran[key] for key in ("simd", "threads", "address_type")} == {
         "simd": on.options["simd"], "threads": on.options["threads"], "address_type": address,
     }  # fmt: skip
-    assert ran["kernels"] == {key: on.options[key] for key in ("mm_fwd", "mm_da", "mm_db")}
+    assert ran["kernels"] == {key: on.options[key] for key in TILE_OF}
+    assert ran["tiles"] == {key: on.options[key] for key in TILE_OF.values()}
     assert ran["hyper"] == case.config.model_dump()
     assert memory["address_type"] == address
     assert memory["shared"] is True
@@ -418,11 +432,13 @@ async def test_a_token_outside_the_vocabulary(session, server) -> None:
 
 @pytest.mark.parametrize(("options", "words"), [
     ({"threads": 0}, "threads=0"), ({"simd": "avx"}, "simd=avx"), ({"mm_da": "fast"}, "mm_da=fast"),
+    ({"tile_da": "2x4"}, "tile_da=2x4: this module has the tiles 4x8"),
 ])  # fmt: skip
 async def test_options_it_does_not_know(session, server, options, words) -> None:
     on = ArmJob(name="wasm", module="arm_wasm.js", options={**arm().options, **options})
     maker = JobMaker(server, SHAPES["heads of 12"])
-    maker._assets[f"wasm {on.options['simd']}"] = {}  # no such module to build
+    if on.options["simd"] not in TILES:
+        maker._assets[f"wasm {on.options['simd']}"] = {}  # no such module to build
     case = case_of(SHAPES["heads of 12"])
     initial, _ = maker.state("initial", {"param": flatten(case.config, case.state)})
     tokens, _ = maker.tokens(case.tokens)

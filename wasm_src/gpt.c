@@ -62,17 +62,18 @@ EXPORT(gpt_config_value) double gpt_config_value(int field) {
   return values[field];
 }
 
-// Which kernel makes each product: 0 naive, 1 blocked.
-EXPORT(gpt_set_kernels) void gpt_set_kernels(int forward, int da, int db) {
-  work.forward = (Kernel)forward;
-  work.da = (Kernel)da;
-  work.db = (Kernel)db;
+static Choice *choice_of(int product) {
+  Choice *const choices[] = {&work.forward, &work.da, &work.db};
+  return choices[product];
 }
 
-EXPORT(gpt_kernel) int gpt_kernel(int product) {
-  const Kernel kernels[] = {work.forward, work.da, work.db};
-  return (int)kernels[product];
+// What makes a product (0 forward, 1 dA, 2 dB): kernel 0 naive or 1 blocked, with a tile of matmul.c.
+EXPORT(gpt_set_kernel) void gpt_set_kernel(int product, int kernel, size_t tile) {
+  *choice_of(product) = (Choice){(Kernel)kernel, tile};
 }
+
+EXPORT(gpt_kernel) int gpt_kernel(int product) { return (int)choice_of(product)->kernel; }
+EXPORT(gpt_tile) size_t gpt_tile(int product) { return choice_of(product)->tile; }
 
 #define STACK_BYTES 65536
 #define ALIGN 256

@@ -7,6 +7,8 @@ const PLANNING_PAGES = 16; // what the module declares as its least
 const LEAST_WORKER_MS = 30000; // a worker that has not started after this never will
 const SIMD = ["scalar", "simd128", "relaxed"]; // by the module's own constant
 const KERNELS = ["naive", "blocked"];
+const PRODUCTS = ["mm_fwd", "mm_da", "mm_db"]; // by gpt_set_kernel's and kernel_product's numbers
+const TILE_OF = { mm_fwd: "tile_fwd", mm_da: "tile_da", mm_db: "tile_db" }; // options
 const TRIAD_FLOATS = 16 << 20; // of each of three arrays: 192 MiB in all, beyond the caches of most machines
 const MADD_ROUNDS = 2 ** 19; // 2 to 4 ms: long against waking a thread
 const SECTIONS = ["param", "grad", "m", "v"];
@@ -31,7 +33,7 @@ export async function open(job, io) {
   want_area(exports, job.program);
   exports.gpt_plan(exports.__heap_base.value, size(job.tensors.length), job.flat_size, size(options.threads), 0);
   bind(exports, memory, job.tensors, size);
-  exports.gpt_set_kernels(...["mm_fwd", "mm_da", "mm_db"].map((product) => KERNELS.indexOf(options[product])));
+  choose_kernels(exports, options, size);
   const workers = await start_threads(module, memory, exports, options.threads, size);
 
   const section = SECTIONS.map((_, i) => Number(exports.gpt_section(i)));
@@ -49,7 +51,7 @@ export async function open(job, io) {
   }
 
   return {
-    ran: describe(exports, sha256, wide, name),
+    ran: describe(exports, sha256, wide, name, size),
 
     reset(t) {
       return call(exports, workers, () => exports.gpt_reset(t));
@@ -108,15 +110,37 @@ export async function open(job, io) {
 
 // ------------------------------------------------------------------------------ what is asked, what is there
 
-function check_options({ threads, simd, mm_fwd, mm_da, mm_db }) {
+function check_options(options) {
+  const { threads, simd } = options;
   if (!Number.isInteger(threads) || threads < 1) {
     throw new ArmError("protocol", `threads=${threads}: expected a whole number from 1`);
   }
   if (!SIMD.includes(simd)) throw new ArmError("protocol", `simd=${simd}: expected one of ${SIMD.join(", ")}`);
-  for (const [option, kernel] of Object.entries({ mm_fwd, mm_da, mm_db })) {
-    if (!KERNELS.includes(kernel)) {
-      throw new ArmError("protocol", `${option}=${kernel}: expected one of ${KERNELS.join(", ")}`);
+  for (const product of PRODUCTS) {
+    if (!KERNELS.includes(options[product])) {
+      throw new ArmError("protocol", `${product}=${options[product]}: expected one of ${KERNELS.join(", ")}`);
     }
+  }
+}
+
+// The module's tiles, rows × columns, by its own numbers.
+function tiles_of(exports, size) {
+  return Array.from({ length: Number(exports.matmul_tiles()) }, (_, i) => (
+    `${exports.matmul_tile_rows(size(i))}x${exports.matmul_tile_columns(size(i))}`
+  ));
+}
+
+function tile_number(exports, size, name, where) {
+  const tiles = tiles_of(exports, size);
+  const index = tiles.indexOf(name);
+  if (index < 0) throw new ArmError("unsupported", `${where}=${name}: this module has the tiles ${tiles.join(", ")}`);
+  return size(index);
+}
+
+function choose_kernels(exports, options, size) {
+  for (const [index, product] of PRODUCTS.entries()) {
+    const tile = tile_number(exports, size, options[TILE_OF[product]], TILE_OF[product]);
+    exports.gpt_set_kernel(index, KERNELS.indexOf(options[product]), tile);
   }
 }
 
@@ -222,8 +246,15 @@ function bind(exports, memory, tensors, size) {
 
 // Memory for what the program asks for beside training.
 function want_area(exports, program) {
-  const floats = program.some(({ op }) => op === "roofline") ? 3 * TRIAD_FLOATS : 0;
-  exports.gpt_want_area(floats, 0);
+  let floats = program.some(({ op }) => op === "roofline") ? 3 * TRIAD_FLOATS : 0;
+  let packed = 0;
+  for (const { kernel } of program) {
+    if (!kernel) continue;
+    const { M, N, K } = kernel;
+    floats = Math.max(floats, exports.kernel_floats(M, N, K));
+    packed = Math.max(packed, exports.kernel_packed_floats(M, N, K));
+  }
+  exports.gpt_want_area(floats, packed);
 }
 
 function workbench(exports, memory, threads, size) {
@@ -248,6 +279,31 @@ function workbench(exports, memory, threads, size) {
       new Float32Array(memory.buffer, Number(exports.gpt_area()), 3 * TRIAD_FLOATS).fill(1);
       return 3 * 4 * TRIAD_FLOATS;
     },
+
+    // A kernel's operands; its output is NaN until it is written.
+    load({ M, N, K }, a, b) {
+      const place = (operand, count) => (
+        new Float32Array(memory.buffer, Number(exports.kernel_operand(operand, size(M), size(N), size(K))), count)
+      );
+      place(0, M * K).set(a);
+      place(1, K * N).set(b);
+      place(2, M * N).fill(NaN);
+    },
+
+    product({ product, kernel, tile, M, N, K }, times) {
+      exports.kernel_product(
+        PRODUCTS.indexOf(product), KERNELS.indexOf(kernel), tile_number(exports, size, tile, "tile"),
+        size(M), size(N), size(K), size(times),
+      );
+    },
+
+    output({ M, N, K }) {
+      const at = Number(exports.kernel_operand(2, size(M), size(N), size(K)));
+      return new Float32Array(memory.buffer, at, M * N).slice();
+    },
+
+    // Empty forks and joins.
+    forks: (count) => exports.pool_empty_forks(size(count)),
   };
 }
 
@@ -320,17 +376,19 @@ function within(ms, promise, message) {
 // ------------------------------------------------------------------------------ what runs
 
 // All of it is asked from the running module and its memory.
-function describe(exports, sha256, wide, name) {
+function describe(exports, sha256, wide, name, size) {
   const value = (field) => exports.gpt_config_value(field);
   const hyper = Object.fromEntries([...SHAPE, ...RECIPE].map((key, field) => [key, value(field)]));
-  const [mm_fwd, mm_da, mm_db] = [0, 1, 2].map((product) => KERNELS[exports.gpt_kernel(product)]);
+  const tiles = tiles_of(exports, size);
+  const by_product = (of) => PRODUCTS.map((product, index) => of(product, index));
   return {
     arm: name,
     module_sha256: sha256,
     simd: SIMD[exports.gpt_simd()],
     address_type: exports.gpt_pointer_bytes() === 8 ? "i64" : "i32",
     threads: 1 + Number(exports.pool_started()),
-    kernels: { mm_fwd, mm_da, mm_db },
+    kernels: Object.fromEntries(by_product((product, i) => [product, KERNELS[exports.gpt_kernel(i)]])),
+    tiles: Object.fromEntries(by_product((product, i) => [TILE_OF[product], tiles[Number(exports.gpt_tile(i))]])),
     hyper,
   };
 }
