@@ -11,6 +11,7 @@ from driver.records import (
     ArmJob,
     Artifact,
     Job,
+    Kernel,
     ModelConfig,
     Op,
     OpResult,
@@ -159,6 +160,11 @@ def read_op(what: Section, label: str) -> Op:
 def roofline_op(count: int) -> Op:
     """What the arm could reach at most, `count` samples of each figure."""
     return Op(op="roofline", count=count)
+
+
+def kernel_op(kernel: Kernel, count: int = 0, label: str | None = None) -> Op:
+    """One product on the job's inputs: timed `count` times, its output posted under `label`."""
+    return Op(op="kernel", kernel=kernel, count=count, label=label)
 
 
 def curve(ops: Sequence[OpResult], label: str | None = None) -> tuple[list[float], list[float]]:

@@ -20,12 +20,10 @@ from driver.browser import BrowserSession
 from driver.corpus import Corpus, batches
 from driver.errors import SlotError, Unsupported, UsageError
 from driver.jobs import (
-    NO_MODEL,
     JobMaker,
     load_op,
     open_op,
     read_op,
-    roofline_op,
     train_op,
     wasm_digest,
     wgsl_digests,
@@ -54,12 +52,12 @@ from driver.reference import Reference, Tensors
 from driver.schedule import ArmCost
 from driver.server import JobServer
 from driver.tensors import F32, State, flatten, initial_state
+from driver.workbench import Workbench
 
 # Steps after which an arm takes one step from the reference's state.
 TEACHER_STEPS = (0, 1, 4)
 # Aim of the timing job, and the share of a slot's time that the step estimate may be off.
 ESTIMATE_MS = 300.0
-ROOFLINE_SAMPLES = 9
 MOVING: tuple[Section, ...] = ("param", "m", "v")
 OnProgress = Callable[[Progress], None]
 
@@ -198,6 +196,8 @@ class Preparation:
         self.deadline_s = deadline_s
         self.on_progress = on_progress
         self.teacher = TeacherStates(workload)
+        self.bench = Workbench(session, server, max(60.0, deadline_s))
+        self._chosen: dict[str, ArmJob] = {}
         self.initial, _ = maker.state(
             "initial", {"param": flatten(workload.config, workload.state)}
         )
@@ -219,7 +219,7 @@ class Preparation:
 
         Raises Unsupported for what this machine cannot honour, SlotError when the page fails.
         """
-        arm = resolve(spec, self.features)
+        arm = await self._tuned(side, spec)
         expected = expected_echo(arm, self.workload)
         if spec.name == "null":
             ms = float(arm.options["ms"])
@@ -230,18 +230,18 @@ class Preparation:
         if first_step_ms < ESTIMATE_MS:
             step_ms, overhead_ms = await self._time(side, arm, first_step_ms)
         cost = ArmCost(step_ms, readback_ms, overhead_ms)
-        return Prepared(side, spec, arm, expected, parity, cost, await self._roofline(side, arm))
+        roofline = await self.bench.roofline(f"roofline-{side}", arm) if spec.is_wasm else None
+        return Prepared(side, spec, arm, expected, parity, cost, roofline)
 
-    async def _roofline(self, side: Side, arm: ArmJob) -> Roofline | None:
-        """What the arm could reach at most, where it has such a measure; a page of its own, so
-        that its memory is not the model's."""
-        if arm.name not in ("wasm", "wasm64"):
-            return None
-        maker = JobMaker(self.server, NO_MODEL)
-        program = [open_op(), roofline_op(ROOFLINE_SAMPLES)]
-        job = maker.job(f"roofline-{side}", arm, {}, None, program)
-        found = _results(await self._outcome(arm, job))[-1].detail["roofline"]
-        return Roofline.model_validate(found)
+    async def _tuned(self, side: Side, spec: ArmSpec) -> ArmJob:
+        """What runs here, tiles chosen by measurement; the same for the same arm twice."""
+        arm = resolve(spec, self.features)
+        if not spec.is_wasm:
+            return arm
+        if spec.canonical not in self._chosen:
+            config = self.workload.config
+            self._chosen[spec.canonical] = await self.bench.tune(f"tune-{side}", arm, spec, config)
+        return self._chosen[spec.canonical]
 
     async def _check(self, side: Side, arm: ArmJob) -> tuple[ArmParity, float, float, float]:
         """Parity at the teacher points and the round trip; also step, readback and overhead ms."""
@@ -301,9 +301,7 @@ class Preparation:
         tokens: TokensRef,
         program: list[Op],
     ) -> JobOutcome:
-        return await self._outcome(arm, self.maker.job(name, arm, states, tokens, program))
-
-    async def _outcome(self, arm: ArmJob, job: Job) -> JobOutcome:
+        job = self.maker.job(name, arm, states, tokens, program)
         outcome = await run_job(
             self.session,
             self.server,

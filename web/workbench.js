@@ -4,8 +4,8 @@
 // kernel alternate with samples of the roofline, since a machine's speed moves.
 
 const SAMPLE_MS = 3; // a sample lasts at least this long: the clock ticks every few µs
-const WARM_MS = 150; // engines compile a function well only once it has run for a while
-const AGAIN_MS = 20; // for a function that has run here before
+const WARM_MS = 100; // engines compile a function well only once it has run for a while
+const AGAIN_MS = 10; // for a function that has run here before
 const LONGEST_MS = 3000; // of one kernel's samples; at least LEAST are taken all the same
 const LEAST = 3;
 
@@ -55,6 +55,7 @@ export function kernel_samples(bench, spec, count) {
   const roofline_gflops = [top.sample()];
   const until = performance.now() + LONGEST_MS;
   while (samples_ms.length < count && (samples_ms.length < LEAST || performance.now() < until)) {
+    bench.forks(3); // wakes threads that sleep
     began = performance.now();
     bench.product(spec, times);
     samples_ms.push(performance.now() - began);
@@ -81,7 +82,7 @@ function peak(bench, chunks) {
     const flops = () => bench.madds(many, chunks);
     warm(flops, WARM_MS);
     const best = Math.max(...Array.from({ length: 5 }, () => rate(flops(), flops)));
-    return { best, chains: bench.chains(many), sample: () => repeated(flops, flops()).rate };
+    return { best, chains: bench.chains(many), sample: () => repeated(bench, flops) };
   });
   return candidates[0].best >= candidates[1].best ? candidates[0] : candidates[1];
 }
@@ -99,15 +100,16 @@ function rate(amount, run) {
   return amount / (performance.now() - began) / 1e6;
 }
 
-// The same over as many calls as fill a sample.
-function repeated(run, amount) {
+// The same, in 1e9/s, over as many calls as fill a sample; `run` returns the amount. Threads that sleep are
+// woken first.
+function repeated(bench, run) {
+  bench.forks(3);
   const began = performance.now();
-  let times = 0;
+  let amount = 0;
   let ms = 0;
   do {
-    run();
-    times += 1;
+    amount += run();
     ms = performance.now() - began;
   } while (ms < SAMPLE_MS);
-  return { rate: (amount * times) / ms / 1e6, ms, times };
+  return amount / ms / 1e6;
 }

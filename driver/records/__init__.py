@@ -4,6 +4,7 @@ Pydantic models are the schema; unknown keys are refused everywhere, since resul
 and receipts from strangers.
 """
 
+from driver.records.kernels import ForkTimes, KernelReport, KernelRow, KernelSamples
 from driver.records.page import (
     ArmJob,
     Job,
@@ -69,6 +70,7 @@ __all__ = [
     "Environment",
     "Estimate",
     "Evaluator",
+    "ForkTimes",
     "Gate",
     "GateClass",
     "GatePlan",
@@ -76,6 +78,9 @@ __all__ = [
     "Job",
     "JobResult",
     "Kernel",
+    "KernelReport",
+    "KernelRow",
+    "KernelSamples",
     "ModelConfig",
     "NonFinite",
     "Number",
