@@ -63,7 +63,7 @@ static void naive_chunk(void *args, size_t chunk, size_t thread) {
 // with zeros. What follows is inlined into one pair of tasks per tile, in which both are constants.
 
 #define STRIP 36  // most lines of a chunk's strip
-#define STRIPS 24 // a product is cut into about this many chunks if it is too small for more
+#define STRIPS 8 // a thread's, if a product is too small for more: a slow core delays the join by one
 #define DEPTH 256 // of a strip's piece: 36 KiB at most, and beside it a shared panel's piece of 8 KiB
 #define PACK_DEPTH 32 // of a packing chunk
 
@@ -104,21 +104,26 @@ INLINE void pack_shared(const size_t rows, const size_t columns, const Blocked *
 }
 
 // Rows m0…m1 and columns n0…n1 of C, k from k to k+depth. a and b are the panels of that range; the
-// panels of each lie a_panel and b_panel floats apart.
-INLINE void multiply(const size_t rows, const size_t columns, const Edge edge, const Product *p, size_t m0,
+// panels of each lie a_panel and b_panel floats apart. The strip stays in the nearest cache; a panel of
+// the shared operand comes from farther away and meets all of the strip before the next one.
+INLINE void multiply(const size_t rows, const size_t columns, const Edge edge, const Blocked *blocked, size_t m0,
                      size_t m1, size_t n0, size_t n1, size_t k, size_t depth, const float *a, size_t a_panel,
                      const float *b, size_t b_panel) {
+  const Product *p = blocked->p;
   Start start = k ? FROM_C : p->bias ? FROM_ROW : FROM_ZERO;
-  for (size_t n = n0; n < n1; n += columns, b += b_panel) {
-    const float *left = a, *row = p->bias ? p->bias + n : 0;
-    for (size_t m = m0; m < m1; m += rows, left += a_panel) {
+  size_t down = chunks_of(m1 - m0, rows), across = chunks_of(n1 - n0, columns);
+  size_t outer = blocked->shared_a ? down : across, inner = blocked->shared_a ? across : down;
+  for (size_t o = 0; o < outer; o++)
+    for (size_t i = 0; i < inner; i++) {
+      size_t r = blocked->shared_a ? o : i, v = blocked->shared_a ? i : o;
+      size_t m = m0 + r * rows, n = n0 + v * columns;
+      const float *left = a + r * a_panel, *right = b + v * b_panel, *row = p->bias ? p->bias + n : 0;
       float *c = p->c + m * p->N + n;
       if (m + rows > m1 || n + columns > n1)
-        edge(start, row, depth, left, rows, b, c, p->N, m1 - m, n1 - n);
+        edge(start, row, depth, left, rows, right, c, p->N, m1 - m, n1 - n);
       else
-        tile(rows, columns, start, row, depth, left, rows, b, c, p->N);
+        tile(rows, columns, start, row, depth, left, rows, right, c, p->N);
     }
-  }
 }
 
 static void add_block(const Product *p, size_t m0, size_t m1, size_t n0, size_t n1) {
@@ -149,7 +154,7 @@ INLINE void multiply_strip(const size_t rows, const size_t columns, const Edge e
       pack_a(rows, own, a_panel, p, from, to, k, depth);
       b = work.packed + k * columns, b_panel = p->K * columns;
     }
-    multiply(rows, columns, edge, p, m0, m1, n0, n1, k, depth, a, a_panel, b, b_panel);
+    multiply(rows, columns, edge, blocked, m0, m1, n0, n1, k, depth, a, a_panel, b, b_panel);
   }
   add_block(p, m0, m1, n0, n1);
 }
@@ -181,7 +186,7 @@ EXPORT(matmul_tile_columns) size_t matmul_tile_columns(size_t tile) { return til
 static void matmul_blocked(const Tile *tile, const Product *p) {
   Blocked args = {.p = p, .shared_a = p->M < p->N};
   size_t lines = args.shared_a ? p->N : p->M, side = args.shared_a ? tile->columns : tile->rows;
-  args.strip = at_most(STRIP / side * side, round_up(chunks_of(lines, STRIPS), side));
+  args.strip = at_most(STRIP / side * side, round_up(chunks_of(lines, STRIPS * pool_threads()), side));
   pool_run(tile->pack, &args, chunks_of(p->K, PACK_DEPTH));
   pool_run(tile->multiply, &args, chunks_of(lines, args.strip));
 }
