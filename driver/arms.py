@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from driver.errors import ArmError, Unsupported
-from driver.records import ArmJob, Record
+from driver.records import ArmJob, Product, Record
 
 Value = str | int | float | bool
 AUTO = "auto"
@@ -66,6 +66,13 @@ def given_losses(text: str, steps: int) -> tuple[float, ...]:
     return tuple(values[min(index, len(values) - 1)] for index in range(steps))
 
 
+# Tiles of the blocked products by instruction set, as in wasm_src/tile.h; the first is the default.
+TILES = {
+    "scalar": ("2x4", "4x4"),
+    "simd128": ("4x8", "6x8", "8x8", "4x12"),
+    "relaxed": ("4x8", "6x8", "8x8", "4x12"),
+}
+_TILE = {"choices": ("2x4", "4x4", "4x8", "6x8", "8x8", "4x12"), "auto": True}
 _PRODUCT = {"choices": ("naive", "blocked"), "auto": True}
 _WASM: dict[str, Option] = {
     "threads": Option(AUTO, "threads of the fork-join pool", low=1, high=256, auto=True),
@@ -79,10 +86,15 @@ _WASM: dict[str, Option] = {
     "mm_fwd": Option(AUTO, "kernel of the product A·B", **_PRODUCT),  # type: ignore[arg-type]
     "mm_da": Option(AUTO, "kernel of the product dC·Bᵀ", **_PRODUCT),  # type: ignore[arg-type]
     "mm_db": Option(AUTO, "kernel of the product Aᵀ·dC", **_PRODUCT),  # type: ignore[arg-type]
+    "tile_fwd": Option(AUTO, "register tile of the blocked A·B", **_TILE),  # type: ignore[arg-type]
+    "tile_da": Option(AUTO, "register tile of the blocked dC·Bᵀ", **_TILE),  # type: ignore[arg-type]
+    "tile_db": Option(AUTO, "register tile of the blocked Aᵀ·dC", **_TILE),  # type: ignore[arg-type]
 }
 # Rungs of the ladder: how many of the three products are blocked, in this order.
 _RUNGS = {"naive": 0, "forward": 1, "forward-dA": 2, "forward-dA-dB": 3}
-_PRODUCTS = ("mm_fwd", "mm_da", "mm_db")
+_PRODUCTS: tuple[Product, ...] = ("mm_fwd", "mm_da", "mm_db")
+# The option that names each product's tile.
+TILE_OF: dict[Product, str] = {"mm_fwd": "tile_fwd", "mm_da": "tile_da", "mm_db": "tile_db"}
 
 OPTIONS: dict[str, dict[str, Option]] = {
     "wasm": _WASM,
@@ -175,6 +187,11 @@ def parse_arm(text: str) -> ArmSpec:
                 if product not in given:
                     options[product] = "blocked" if index < _RUNGS[value] else "naive"
             continue
+        if key == "tile" and table is _WASM:
+            for option in TILE_OF.values():
+                if option not in given:
+                    options[option] = table[option].parse(name, key, value)
+            continue
         if key not in table:
             near = difflib.get_close_matches(key, table, 1)
             hint = f"; did you mean {near[0]}?" if near else "."
@@ -244,3 +261,12 @@ def _resolve_wasm(arm: ArmSpec, options: dict[str, Value], features: dict[str, A
     for product in _PRODUCTS:
         if options[product] == AUTO:
             options[product] = "blocked"
+    tiles = TILES[str(options["simd"])]
+    for option in TILE_OF.values():
+        if options[option] == AUTO:
+            options[option] = tiles[0]
+        elif options[option] not in tiles:
+            raise Unsupported(
+                f"arm {arm.name}: {option}={options[option]}: a module with simd={options['simd']} "
+                f"has the tiles {', '.join(tiles)}"
+            )

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 from rich.console import Console
 
-from driver import __version__, build, corpus, doctor, layout, presets, report, store
+from driver import __version__, build, corpus, doctor, kernels, layout, presets, report, store
 from driver import replay as replays
 from driver.arms import MEANINGS, OPTIONS, parse_arm, parse_arms
 from driver.browser import BrowserChoice, find_browser, setup_browser
@@ -23,7 +23,7 @@ from driver.presets import parse_duration
 from driver.progress import Reporter
 from driver.receipt import parse
 from driver.receipt import verify as verify_receipt
-from driver.records import Receipt
+from driver.records import KernelReport, Receipt, Record
 from driver.run import Request
 from driver.run import run as run_preset
 from driver.tensors import model_flops, parameter_count
@@ -167,6 +167,42 @@ def replay(
             )  # fmt: skip
     replays.save(out, result)
     print(f"{problem.steps} steps, last loss {result.losses[-1]:.6f}: {out}")
+
+
+@app.command("kernels")
+def kernels_command(
+    arm: Annotated[str, typer.Option(help="wasm or wasm64, with options.")] = "wasm",
+    op: Annotated[str, typer.Option(help=" | ".join(kernels.OPS))] = "matmul",
+    shapes: Annotated[
+        str, typer.Option(help="preset:NAME for the products of its step, or MxNxK,…")
+    ] = "preset:large",
+    samples: Annotated[int, typer.Option(help="Samples of each kernel.", min=1, max=1000)] = 15,
+    browser: BrowserOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Check single kernels against float64, then time them beside the roofline.
+
+    One thread unless the arm's option `threads` says more; every tile unless `tile` names one.
+    `--op fork` times an empty fork and join of the arm's threads.
+
+    Example: driver kernels --arm wasm:tile=4x8 --op matmul --shapes preset:large,512x512x512
+    """
+    if op not in kernels.OPS:
+        raise UsageError(f"--op {op}: expected one of {', '.join(kernels.OPS)}")
+    spec = parse_arm(arm)
+    if not spec.is_wasm:
+        raise UsageError(f"--arm {arm}: only wasm and wasm64 have kernels to run apart")
+    chosen = () if op == "fork" else kernels.parse_shapes(shapes, op)
+    request = kernels.Request(spec, op, chosen, samples)
+    with Reporter(quiet) as reporter:
+        choice = _browser(browser, reporter)
+        found = _interruptible(kernels.run(request, choice, reporter.say))
+    if as_json:
+        print(found.model_dump_json(indent=1))
+    else:
+        print(report.kernels(found, *_terminal()))
+    raise typer.Exit(0 if found.holds else 1)
 
 
 @app.command()
@@ -322,12 +358,17 @@ def setup(browser: BrowserOption = None) -> None:
 
 
 @app.command()
-def schema() -> None:
-    """Print the JSON Schema of a receipt.
+def schema(
+    of: Annotated[str, typer.Argument(help="receipt | kernels")] = "receipt",
+) -> None:
+    """Print the JSON Schema of a receipt, or of what `driver kernels --json` prints.
 
     Example: driver schema > receipt.schema.json
     """
-    print(json.dumps(Receipt.model_json_schema(), indent=1))
+    records: dict[str, type[Record]] = {"receipt": Receipt, "kernels": KernelReport}
+    if of not in records:
+        raise UsageError(f"schema {of}: expected one of {', '.join(records)}")
+    print(json.dumps(records[of].model_json_schema(), indent=1))
 
 
 # --------------------------------------------------------------------------- helpers

@@ -11,6 +11,7 @@ from driver.records import (
     ArmJob,
     Artifact,
     Job,
+    Kernel,
     ModelConfig,
     Op,
     OpResult,
@@ -26,6 +27,11 @@ ADDRESS = {"wasm": "wasm32", "wasm64": "wasm64"}
 # A larger section stays in the page: here it would need as much memory again.
 READ_LIMIT_BYTES = 1 << 30
 WHOLE_DIGEST_BYTES = 256 << 20  # the page makes one digest of a state up to here (web/bench.js)
+# The model of a job that trains nothing: only its arm's workbench is asked.
+NO_MODEL = ModelConfig(
+    n_layer=1, n_head=1, d_model=4, d_ff=4, ctx=4, batch=1, vocab=4, lr=1e-3, beta1=0.9, beta2=0.9,
+    eps=1e-8, weight_decay=0.0, grad_clip=0.0,
+)  # fmt: skip
 
 
 class JobMaker:
@@ -70,7 +76,7 @@ class JobMaker:
         name: str,
         arm: ArmJob,
         states: dict[str, StateRef],
-        tokens: TokensRef,
+        tokens: TokensRef | None,
         program: list[Op],
         plan_sha256: str | None = None,
     ) -> Job:
@@ -184,6 +190,16 @@ def read_op(what: Section, label: str) -> Op:
 def digest_op(what: Section, label: str) -> Op:
     """SHA-256 over those of a section's pieces, made in the page."""
     return Op(op="digest", what=what, label=label)
+
+
+def roofline_op(count: int) -> Op:
+    """What the arm could reach at most, `count` samples of each figure."""
+    return Op(op="roofline", count=count)
+
+
+def kernel_op(kernel: Kernel, count: int = 0, label: str | None = None) -> Op:
+    """One product on the job's inputs: timed `count` times, its output posted under `label`."""
+    return Op(op="kernel", kernel=kernel, count=count, label=label)
 
 
 def curve(ops: Sequence[OpResult], label: str | None = None) -> tuple[list[float], list[float]]:

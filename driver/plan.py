@@ -128,6 +128,7 @@ def freeze(
             steps_per_window=choice.steps_per_window,
             estimated_step_ms=side.cost.step_ms,
             readback_ms=side.cost.readback_ms,
+            roofline=side.roofline,
         )
         for side, choice in zip(sides, shape.choices, strict=True)
     )

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from driver import adapter as adapters
-from driver.arms import ArmSpec, resolve
+from driver.arms import TILE_OF, ArmSpec, resolve
 from driver.browser import BrowserSession
 from driver.errors import SlotError, Unsupported, UsageError
 from driver.jobs import (
@@ -35,6 +35,7 @@ from driver.records import (
     OpResult,
     Progress,
     ReferenceFacts,
+    Roofline,
     Section,
     Side,
     StateRef,
@@ -44,6 +45,7 @@ from driver.records import (
 from driver.schedule import ArmCost
 from driver.server import JobServer
 from driver.tensors import F32, flatten
+from driver.workbench import Workbench
 from driver.workload import (
     TEACHER_STEPS,
     TeacherStates,
@@ -79,6 +81,7 @@ class Prepared:
     expected: dict[str, Any]
     parity: ArmParity
     cost: ArmCost
+    roofline: Roofline | None = None
 
 
 async def probe(session: BrowserSession, server: JobServer) -> Probed:
@@ -134,6 +137,8 @@ class Preparation:
         self.initial, _ = maker.state("initial", {"param": workload.flat})
         self.forward_reason = forward_reason(workload.config, available_bytes)
         self._forward: ReferenceFacts | None = None
+        self.bench = Workbench(session, server, max(60.0, deadline_s))
+        self._chosen: dict[str, ArmJob] = {}
 
     @property
     def length(self) -> int:
@@ -154,7 +159,7 @@ class Preparation:
 
         Raises Unsupported for what this machine cannot honour, SlotError when the page fails.
         """
-        arm = resolve(spec, self.features)
+        arm = await self._tuned(side, spec)
         expected = expected_echo(arm, self.workload)
         if spec.name == "null":
             ms = float(arm.options["ms"])
@@ -165,9 +170,19 @@ class Preparation:
         step_ms = first_step_ms
         if first_step_ms < ESTIMATE_MS:
             step_ms, overhead_ms = await self._time(side, arm, first_step_ms)
-        return Prepared(
-            side, spec, arm, expected, parity, ArmCost(step_ms, readback_ms, overhead_ms)
-        )
+        cost = ArmCost(step_ms, readback_ms, overhead_ms)
+        roofline = await self.bench.roofline(f"roofline-{side}", arm) if spec.is_wasm else None
+        return Prepared(side, spec, arm, expected, parity, cost, roofline)
+
+    async def _tuned(self, side: Side, spec: ArmSpec) -> ArmJob:
+        """What runs here, tiles chosen by measurement; the same for the same arm twice."""
+        arm = resolve(spec, self.features)
+        if not spec.is_wasm:
+            return arm
+        if spec.canonical not in self._chosen:
+            config = self.workload.config
+            self._chosen[spec.canonical] = await self.bench.tune(f"tune-{side}", arm, spec, config)
+        return self._chosen[spec.canonical]
 
     async def _check(self, side: Side, arm: ArmJob) -> tuple[ArmParity, float, float, float]:
         """Parity at the teacher points and the round trip; also step, readback and overhead ms."""
@@ -324,7 +339,8 @@ def expected_echo(arm: ArmJob, workload: Workload) -> dict[str, Any]:
         echo["module_sha256"] = wasm_digest(arm)
         echo["address_type"] = "i64" if arm.name == "wasm64" else "i32"
         echo |= {key: arm.options[key] for key in ("simd", "threads")}
-        echo["kernels"] = {key: arm.options[key] for key in ("mm_fwd", "mm_da", "mm_db")}
+        echo["kernels"] = {key: arm.options[key] for key in TILE_OF}
+        echo["tiles"] = {key: arm.options[key] for key in TILE_OF.values()}
     if arm.name == "webgpu":
         echo["wgsl_sha256"] = wgsl_digests()
         echo["matmul"] = arm.options["matmul"]

@@ -4,13 +4,15 @@ import io
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from statistics import median
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from driver.doctor import DoctorReport
-from driver.records import ArmSummary, Estimate, Gate, Receipt, Slot
+from driver.records import ArmSummary, Estimate, Gate, KernelReport, Receipt, Slot
+from driver.tensors import executed_flops
 
 _MARK = {"pass": "pass", "fail": "FAIL", "unknown": "unknown", "not-applicable": "n/a"}
 _STYLE = {"pass": "green", "fail": "bold red", "unknown": "yellow", "not-applicable": "dim"}
@@ -109,6 +111,41 @@ def machine_checks(found: DoctorReport, width: int = 100, colour: bool = False) 
     return _text_of(console)
 
 
+def kernels(found: KernelReport, width: int = 100, colour: bool = False) -> str:
+    """What `driver kernels` measured: a line per kernel and shape, each shape's best marked."""
+    console = _console(width, colour)
+    _line(console, f"{found.arm}, load {found.load_before.get('load_1min')}", "bold")
+    if found.fork:
+        fork, (low, high) = found.fork, found.fork.fork_us_quartiles
+        words = f"an empty fork and join of {fork.threads} thread(s): {fork.fork_us:.3g} µs"
+        times = f"{len(fork.samples_ms)} samples of {fork.forks_per_sample}"
+        _line(console, f"{words} ({low:.3g}–{high:.3g}), {times}")
+        return _text_of(console)
+    table = Table(box=None, pad_edge=False)
+    for heading in ("product", "M×N×K", "kernel", "tile", "threads", "error/bound", "GFLOP/s",
+                    "quartiles", "of roofline", ""):  # fmt: skip
+        left = heading in ("product", "M×N×K", "kernel", "tile", "")
+        table.add_column(heading, justify="left" if left else "right")
+    best: dict[tuple[object, ...], float] = {}
+    for row in found.rows:
+        key = (row.kernel.product, row.kernel.M, row.kernel.N, row.kernel.K)
+        best[key] = max(best.get(key, 0.0), row.share or 0.0)
+    for row in found.rows:
+        k, spread = row.kernel, row.gflops_quartiles
+        first = row.share and row.share == best[k.product, k.M, k.N, k.K]
+        note = Text(f"FAIL: {row.reason}", style="bold red") if row.reason else "best" * bool(first)
+        error = "same bits" if row.same_bits else _number(row.error_over_bound)
+        _row(
+            table, k.product, f"{k.M}×{k.N}×{k.K}", k.kernel,
+            k.tile if k.kernel == "blocked" else "",
+            str(row.samples.threads) if row.samples else "", error, _number(row.gflops),
+            f"{_number(spread[0])}–{_number(spread[1])}" if spread else "",
+            f"{row.share:.0%}" if row.share else "", note,
+        )  # fmt: skip
+    console.print(table)
+    return _text_of(console)
+
+
 def _console(width: int, colour: bool) -> Console:
     return Console(
         file=io.StringIO(), width=width, force_terminal=colour, highlight=False, markup=False,
@@ -153,6 +190,7 @@ def _arms_table(receipt: Receipt) -> Table:
         "ms/step",
         "quartiles",
         "GFLOP/s",
+        "of roofline",
         "windows",
         "first step ms",
         "compile ms",
@@ -165,11 +203,21 @@ def _arms_table(receipt: Receipt) -> Table:
         _row(
             table, summary.side, summary.arm.partition(":")[0], _number(summary.median_step_ms),
             _quartiles(summary),
-            _number(summary.gflops), str(summary.windows),
+            _number(summary.gflops), _share(receipt, summary), str(summary.windows),
             _number(_first(slot.first_step_ms for slot in mine)),
             _number(_first(slot.compile_ms for slot in mine)),
         )  # fmt: skip
     return table
+
+
+def _share(receipt: Receipt, summary: ArmSummary) -> str:
+    """Executed FLOPs per second over the all-thread roofline of the arm."""
+    roofline = next(arm.roofline for arm in receipt.plan.arms if arm.side == summary.side)
+    peak = median(roofline.all_gflops) if roofline and roofline.all_gflops else 0.0
+    if not peak > 0 or not summary.median_step_ms:
+        return ""
+    reached = executed_flops(receipt.plan.config) / summary.median_step_ms / 1e6
+    return f"{reached / peak:.0%}"
 
 
 def _estimate_line(estimate: Estimate, receipt: Receipt) -> str:

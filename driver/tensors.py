@@ -7,11 +7,12 @@ stay zero.
 """
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from driver.records import ModelConfig, TensorSlot
+from driver.records import ModelConfig, Product, TensorSlot
 
 ALIGN = 64
 DRAW = 1 << 16  # normals drawn at a time: they stay in a core's cache, and memory stays small
@@ -74,6 +75,57 @@ def model_flops(config: ModelConfig) -> int:
     """
     N, T, C = config.positions, config.ctx, config.d_model
     return 6 * N * (parameter_count(config) - T * C) + 12 * config.n_layer * N * T * C
+
+
+@dataclass(frozen=True)
+class StepProduct:
+    """A matrix product C (M,N), K deep, that a step makes `count` times.
+
+    `option` chooses its kernel; `layout` says how its operands lie (see Kernel). They differ for
+    the tied head, whose matrix is stored the other way round.
+    """
+
+    option: Product
+    layout: Product
+    M: int
+    N: int
+    K: int
+    count: int
+
+    @property
+    def flops(self) -> int:
+        """A multiply-add is 2."""
+        return 2 * self.M * self.N * self.K
+
+
+def products(config: ModelConfig) -> tuple[StepProduct, ...]:
+    """All matrix products of one training step but attention's."""
+    N, C, F, V, L = config.positions, config.d_model, config.d_ff, config.vocab, config.n_layer
+    found = []
+    for inner, outer in ((C, 3 * C), (C, C), (C, F), (F, C)):  # y (N,outer) = x (N,inner) · w
+        found += [
+            StepProduct("mm_fwd", "mm_fwd", N, outer, inner, L),
+            StepProduct("mm_da", "mm_da", N, inner, outer, L),
+            StepProduct("mm_db", "mm_db", inner, outer, N, L),
+        ]
+    return (
+        *found,
+        StepProduct("mm_fwd", "mm_da", N, V, C, 1),
+        StepProduct("mm_da", "mm_fwd", N, C, V, 1),
+        StepProduct("mm_db", "mm_db", V, C, N, 1),
+    )
+
+
+def executed_flops(config: ModelConfig) -> int:
+    """FLOPs that one training step really takes in its products, for a share of a roofline.
+
+    Each matrix, the tied head included, makes three products (forward, dA, dB); attention makes 2
+    forward and 5 backward (scores twice), of which only the causal half with its diagonal counts.
+    What is not a product (norms, GELU, softmax, AdamW) counts nothing.
+    """
+    N, T, C, L = config.positions, config.ctx, config.d_model, config.n_layer
+    matrices = sum(product.flops * product.count for product in products(config))
+    return matrices + L * (2 + 5) * N * (T + 1) * C
 
 
 def flatten(config: ModelConfig, state: State) -> F32:

@@ -21,6 +21,7 @@ from driver.records import (
     PageFailure,
     Plan,
     ReferenceFacts,
+    Roofline,
     Side,
     Slot,
     SlotEvent,
@@ -39,6 +40,12 @@ CONFIG = ModelConfig(
 WARMUP, WINDOWS, STEPS_PER_WINDOW = 2, 3, 4
 STEPS = WARMUP + WINDOWS * STEPS_PER_WINDOW
 MS: dict[Side, float] = {"A": 40.0, "B": 20.0}
+
+ROOFLINE = Roofline(
+    flavour="relaxed multiply-add", threads=2, chains=12, bandwidth_buffer_bytes=3 << 26,
+    core_gflops=[40.0, 41.0, 39.0], all_gflops=[1e-3, 1.1e-3, 9e-4],
+    bandwidth_core_gbs=[10.0, 11.0, 9.0], bandwidth_all_gbs=[15.0, 16.0, 14.0],
+)  # fmt: skip
 
 HARDWARE = {
     "available": True, "vendor": "nvidia", "architecture": "turing", "device": "",
@@ -206,7 +213,7 @@ def _arm(side: Side, name: str) -> ArmPlan:
         canonical=f"{name}:" + "+".join(f"{key}={options[key]}" for key in sorted(options)),
         options=options, expected=expected, warmup_steps=WARMUP, windows=WINDOWS,
         steps_per_window=STEPS_PER_WINDOW, estimated_step_ms=MS[side] / STEPS_PER_WINDOW,
-        readback_ms=0.05,
+        readback_ms=0.05, roofline=ROOFLINE if name.startswith("wasm") else None,
     )  # fmt: skip
 
 

@@ -32,6 +32,7 @@ ORDER = [
     "browser",
     "jobs",  # what a page is asked to do, made from all of the above
     "measure",
+    "workbench",  # an arm's kernels asked apart from its step
     "doctor",
     "receipt",
     "store",  # receipts as files: receipt itself does no I/O
@@ -41,6 +42,7 @@ ORDER = [
     "progress",
     "slots",
     "replay",
+    "kernels",
     "report",
     "history",
     "run",

@@ -6,7 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driver.arms import AUTO, MEANINGS, OPTIONS, ArmSpec, canonical, parse_arm, parse_arms, resolve
+from driver.arms import (
+    AUTO,
+    MEANINGS,
+    OPTIONS,
+    TILE_OF,
+    TILES,
+    ArmSpec,
+    canonical,
+    parse_arm,
+    parse_arms,
+    resolve,
+)
 from driver.errors import ArmError, Unsupported
 
 FEATURES: dict[str, Any] = {
@@ -112,6 +123,12 @@ def test_a_named_product_wins_over_the_shorthand(text: str) -> None:
     assert (options["mm_fwd"], options["mm_da"], options["mm_db"]) == ("naive", "blocked", "naive")
 
 
+@pytest.mark.parametrize("text", ["tile=8x8+tile_da=6x8", "tile_da=6x8+tile=8x8"])
+def test_tile_is_shorthand_for_the_tiles_of_the_three_products(text: str) -> None:
+    options = parse_arm(f"wasm:{text}").options
+    assert [options[key] for key in TILE_OF.values()] == ["8x8", "6x8", "8x8"]
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -130,6 +147,7 @@ def test_a_named_product_wins_over_the_shorthand(text: str) -> None:
         ("wasm:threads=1+threads=2", "option threads is given twice"),
         ("wasm:kernels=naive+kernels=naive", "option kernels is given twice"),
         ("wasm:kernels=fast", "kernels=fast: expected one of naive, forward"),
+        ("wasm:tile=5x5", "tile=5x5: expected one of 2x4, 4x4, 4x8"),
         ("wasm:simd=avx", "simd=avx: expected one of scalar, simd128, relaxed, auto"),
         ("wasm:threads=0", "threads=0: expected 1 to 256"),
         ("wasm:threads=257", "threads=257: expected 1 to 256"),
@@ -198,6 +216,7 @@ def test_auto_takes_the_best_instruction_set(features: dict[str, Any], level: st
     job = resolve(parse_arm("wasm"), features)
     assert job.options == {
         "simd": level, "threads": 6, "mm_fwd": "blocked", "mm_da": "blocked", "mm_db": "blocked",
+        **dict.fromkeys(TILE_OF.values(), TILES[level][0]),
     }  # fmt: skip
     assert job.module == "arm_wasm.js"
 
@@ -220,6 +239,8 @@ def test_auto_takes_the_best_instruction_set(features: dict[str, Any], level: st
             "no WebGPU here (blocklisted)",
         ),
         ("webgpu", {}, "no WebGPU here"),
+        ("wasm:tile_da=2x4", FEATURES, "tile_da=2x4: a module with simd=relaxed has the tiles 4x8"),
+        ("wasm:tile=8x8+simd=off", FEATURES, "has the tiles 2x4, 4x4"),
     ],
 )
 def test_what_the_browser_lacks_ends_the_run(arm: str, features: dict[str, Any], said: str) -> None:
@@ -230,7 +251,7 @@ def test_what_the_browser_lacks_ends_the_run(arm: str, features: dict[str, Any],
 
 
 def test_what_was_asked_for_is_kept() -> None:
-    asked = parse_arm("wasm64:threads=3+simd=off+kernels=forward")
+    asked = parse_arm("wasm64:threads=3+simd=off+kernels=forward+tile=4x4")
     assert resolve(asked, FEATURES).options == asked.options
     assert resolve(parse_arm("webgpu:matmul=naive"), FEATURES).options == {"matmul": "naive"}
 

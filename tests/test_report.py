@@ -61,6 +61,14 @@ def test_every_gate_slot_and_arm_has_its_line() -> None:
     assert len(re.findall(r"^ *\d+ +\d+ +[AB] +ok ", page, re.MULTILINE)) == len(run.slots)
 
 
+def test_the_share_of_the_roofline() -> None:
+    """6000 executed FLOPs in 10 ms, of 0.001 GFLOP/s: 60%."""
+    lines = report.text(RUNS["good"], width=300).splitlines()
+    a, b = (next(line for line in lines if line.startswith(f"{side} ")) for side in "AB")
+    assert re.search(r" (59|60|61)% ", a)
+    assert "%" not in b
+
+
 def test_the_ratio_with_its_interval() -> None:
     run = RUNS["good"]
     estimate = run.comparison.estimate

@@ -97,6 +97,16 @@ def test_model_flops_of_large() -> None:
     assert tensors.model_flops(config) == matrices + 12 * 6 * 1536 * 128 * 192
 
 
+def test_executed_flops_of_a_model_counted_by_hand() -> None:
+    config = presets.load("tiny").model  # L 2, C 48, F 192, T 32, B 16, V 256
+    N = 16 * 32
+    layer = 48 * 3 * 48 + 48 * 48 + 2 * 48 * 192
+    products = 3 * 2 * N * (2 * layer + 48 * 256)
+    pairs = sum(t + 1 for t in range(32))  # of query and key
+    attention = 2 * 7 * 2 * 16 * pairs * 48
+    assert tensors.executed_flops(config) == products + attention
+
+
 def test_initial_state_has_the_same_bits_everywhere() -> None:
     config = presets.load("tiny").model
     flat = tensors.flatten(config, tensors.initial_state(config, 42))

@@ -14,13 +14,14 @@ import pytest
 import pytest_asyncio
 from conftest import GOLDEN
 
+from driver.arms import TILE_OF, TILES
 from driver.browser import BrowserSession, find_browser
 from driver.build import build_wasm
 from driver.cases import Case, Result, read_case, write_result
-from driver.jobs import JobMaker, curve, open_op, read_op, train_op
+from driver.jobs import NO_MODEL, JobMaker, curve, open_op, read_op, roofline_op, train_op
 from driver.layout import WEB
 from driver.measure import JobOutcome, run_job
-from driver.records import ArmJob, ModelConfig, Op
+from driver.records import ArmJob, ModelConfig, Op, OpResult, Roofline
 from driver.reference import Reference
 from driver.server import JobServer
 from driver.tensors import flatten, initial_state
@@ -55,9 +56,19 @@ SAME_BITS: dict[str, Sequence[dict[str, Any]]] = {
         {"threads": 8},
         {"threads": 1, "mm_da": "naive"},
         {"threads": 3, "mm_db": "naive", "name": "wasm64"},
+        *({"tile": tile} for tile in TILES["relaxed"][1:]),
+        {"tile_fwd": "6x8", "tile_db": "8x8", "name": "wasm64"},
     ),
-    "simd128": ({"threads": 1}, {"threads": 2, "name": "wasm64", "kernel": "naive"}),
-    "scalar": ({"threads": 2}, {"threads": 1, "name": "wasm64", "kernel": "naive"}),
+    "simd128": (
+        {"threads": 1},
+        {"threads": 2, "name": "wasm64", "kernel": "naive"},
+        *({"tile": tile} for tile in TILES["simd128"][1:]),
+    ),
+    "scalar": (
+        {"threads": 2},
+        {"threads": 1, "name": "wasm64", "kernel": "naive"},
+        {"tile": "4x4"},
+    ),
 }
 
 
@@ -69,7 +80,9 @@ def arm(
     **more: Any,
 ) -> ArmJob:
     options = {"threads": threads, "simd": simd, "mm_fwd": kernel, "mm_da": kernel, "mm_db": kernel}
-    return ArmJob(name=name, module="arm_wasm.js", options={**options, **more})
+    tile = more.pop("tile", TILES[simd][0] if simd in TILES else "4x8")
+    tiles = dict.fromkeys(TILE_OF.values(), tile)
+    return ArmJob(name=name, module="arm_wasm.js", options={**options, **tiles, **more})
 
 
 def case_of(shape: ModelConfig, steps: int = 3, seed: int = 5) -> Case:
@@ -343,7 +356,7 @@ async def test_growth_that_is_refused(session, broken) -> None:
 
 
 @pytest.mark.parametrize("on", [
-    arm("wasm", 1, "scalar", "naive"), arm("wasm64", 3, "simd128", mm_db="naive"),
+    arm("wasm", 1, "scalar", "naive"), arm("wasm64", 3, "simd128", mm_db="naive", tile_da="8x8"),
 ])  # fmt: skip
 async def test_it_says_what_ran(session, server, on) -> None:
     case = case_of(SHAPES["heads of 12"])
@@ -356,13 +369,47 @@ async def test_it_says_what_ran(session, server, on) -> None:
     assert {key: ran[key] for key in ("simd", "threads", "address_type")} == {
         "simd": on.options["simd"], "threads": on.options["threads"], "address_type": address,
     }  # fmt: skip
-    assert ran["kernels"] == {key: on.options[key] for key in ("mm_fwd", "mm_da", "mm_db")}
+    assert ran["kernels"] == {key: on.options[key] for key in TILE_OF}
+    assert ran["tiles"] == {key: on.options[key] for key in TILE_OF.values()}
     assert ran["hyper"] == case.config.model_dump()
     assert memory["address_type"] == address
     assert memory["shared"] is True
     assert memory["growths"] == 0
     assert memory["initial_pages"] == memory["final_pages"] == memory["maximum_pages"]
     assert memory["final_bytes"] == 65536 * memory["final_pages"]
+
+
+# --------------------------------------------------------------------------- the workbench
+
+
+async def bench(
+    session: BrowserSession, server: JobServer, on: ArmJob, program: list[Op]
+) -> list[OpResult]:
+    """What instructions of a job without a model give, opening left out."""
+    job = JobMaker(server, NO_MODEL).job("bench", on, {}, None, [open_op(), *program])
+    outcome = await run_job(session, server, job, deadline_s=120)
+    assert outcome.failure is None, outcome.failure
+    assert outcome.result is not None
+    return outcome.result.ops[1:]
+
+
+@pytest.mark.parametrize("on", [arm(), arm("wasm64", 1, "simd128"), arm("wasm", 2, "scalar")])
+async def test_the_roofline(session, server, on) -> None:
+    (op,) = await bench(session, server, on, [roofline_op(3)])
+    found = Roofline.model_validate(op.detail["roofline"])
+    assert found.threads == on.options["threads"]
+    assert found.flavour.startswith("relaxed") == (on.options["simd"] == "relaxed")
+    for values in (found.core_gflops, found.all_gflops, found.bandwidth_core_gbs,
+                   found.bandwidth_all_gbs):  # fmt: skip
+        assert len(values) == 3
+        assert all(0.01 < value < 10_000 for value in values)
+
+
+async def test_an_arm_without_a_workbench_has_no_roofline(session, server) -> None:
+    (op,) = await bench(
+        session, server, ArmJob(name="null", module="arm_null.js", options={}), [roofline_op(3)]
+    )
+    assert op.detail == {"roofline": None}
 
 
 # --------------------------------------------------------------------------- loud when it fails
@@ -476,11 +523,13 @@ async def test_a_token_outside_the_vocabulary(session, server) -> None:
 @pytest.mark.parametrize(("options", "words"), [
     ({"threads": 0}, "threads=0"), ({"test_grow_at": -1}, "test_grow_at=-1"),
     ({"simd": "avx"}, "simd=avx"), ({"mm_da": "fast"}, "mm_da=fast"),
+    ({"tile_da": "2x4"}, "tile_da=2x4: this module has the tiles 4x8"),
 ])  # fmt: skip
 async def test_options_it_does_not_know(session, server, options, words) -> None:
     on = ArmJob(name="wasm", module="arm_wasm.js", options={**arm().options, **options})
     maker = JobMaker(server, SHAPES["heads of 12"])
-    maker._assets[f"wasm {on.options['simd']}"] = {}  # no such module to build
+    if on.options["simd"] not in TILES:
+        maker._assets[f"wasm {on.options['simd']}"] = {}  # no such module to build
     case = case_of(SHAPES["heads of 12"])
     initial, _ = maker.state("initial", {"param": flatten(case.config, case.state)})
     tokens, _ = maker.tokens(case.tokens)

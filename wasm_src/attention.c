@@ -26,6 +26,8 @@ typedef struct {
   float *p, *dp;                           // (T,T): probabilities and their gradient
 } Scratch;
 
+EDGE_OF(default_edge, TILE_ROWS, TILE_COLUMNS)
+
 #define EDGE 8 // a multiple of every tile's sides
 
 // 16 floats more than needed, so that a column's elements do not all fall into the same few cache sets.
@@ -70,7 +72,8 @@ static void pack_b_along_t(float *to, const float *from, size_t row, size_t T, s
 // Rows t0… of a square matrix = a (queries along D) · b (keys along D), columns 0 to the diagonal's tile.
 static void square_rows(float *square, size_t square_row, const float *a, const float *b, size_t t0, size_t D) {
   for (size_t u = 0; u < t0 + TILE_ROWS; u += TILE_COLUMNS)
-    tile(FROM_ZERO, 0, D, a + t0 * D, TILE_ROWS, b + u * D, square + t0 * square_row + u, square_row);
+    tile(TILE_ROWS, TILE_COLUMNS, FROM_ZERO, 0, D, a + t0 * D, TILE_ROWS, b + u * D, square + t0 * square_row + u,
+         square_row);
 }
 
 // Rows m… of C (rows of c_row floats, D columns) = a (K, TILE_ROWS) · B panels along K, of which each is
@@ -80,9 +83,9 @@ static void output_rows(float *c, size_t c_row, size_t rows, size_t D, size_t K,
   for (size_t i = 0; i < D; i += TILE_COLUMNS) {
     const float *panel = b + i * length + from * TILE_COLUMNS;
     if (rows < TILE_ROWS || i + TILE_COLUMNS > D)
-      edge_tile(FROM_ZERO, 0, K, a, a_step, panel, c + i, c_row, rows, D - i);
+      default_edge(FROM_ZERO, 0, K, a, a_step, panel, c + i, c_row, rows, D - i);
     else
-      tile(FROM_ZERO, 0, K, a, a_step, panel, c + i, c_row);
+      tile(TILE_ROWS, TILE_COLUMNS, FROM_ZERO, 0, K, a, a_step, panel, c + i, c_row);
   }
 }
 

@@ -63,17 +63,18 @@ EXPORT(gpt_config_value) double gpt_config_value(int field) {
   return values[field];
 }
 
-// Which kernel makes each product: 0 naive, 1 blocked.
-EXPORT(gpt_set_kernels) void gpt_set_kernels(int forward, int da, int db) {
-  work.forward = (Kernel)forward;
-  work.da = (Kernel)da;
-  work.db = (Kernel)db;
+static Choice *choice_of(int product) {
+  Choice *const choices[] = {&work.forward, &work.da, &work.db};
+  return choices[product];
 }
 
-EXPORT(gpt_kernel) int gpt_kernel(int product) {
-  const Kernel kernels[] = {work.forward, work.da, work.db};
-  return (int)kernels[product];
+// What makes a product (0 forward, 1 dA, 2 dB): kernel 0 naive or 1 blocked, with a tile of matmul.c.
+EXPORT(gpt_set_kernel) void gpt_set_kernel(int product, int kernel, size_t tile) {
+  *choice_of(product) = (Choice){(Kernel)kernel, tile};
 }
+
+EXPORT(gpt_kernel) int gpt_kernel(int product) { return (int)choice_of(product)->kernel; }
+EXPORT(gpt_tile) size_t gpt_tile(int product) { return choice_of(product)->tile; }
 
 #define STACK_BYTES 65536
 #define ALIGN 256
@@ -89,6 +90,15 @@ static void *take(uint64_t count, uint64_t size) {
 static float *floats(uint64_t count) { return take(count, sizeof(float)); }
 
 static uint64_t largest(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+static uint64_t area_floats, area_packed;
+
+// The next plan also holds an area of so many floats for what is measured apart from the step, and room
+// for so many packed ones.
+EXPORT(gpt_want_area) void gpt_want_area(double floats_wanted, double packed_wanted) {
+  area_floats = (uint64_t)floats_wanted;
+  area_packed = (uint64_t)packed_wanted;
+}
 
 // Lays out all memory from `base` on; returns its end, the same in every instance. `dry` only counts: that
 // memory is not there yet.
@@ -136,7 +146,7 @@ EXPORT(gpt_plan) double gpt_plan(size_t base, size_t slots, double flat_size, si
 
   // Every product of the step is one of these or its dA or dB.
   const uint64_t layers[][2] = {{C, 3 * C}, {C, C}, {C, F}, {F, C}, {C, V}}; // (I,O) of y (N,O) = x (N,I) · w
-  uint64_t packed = 0;
+  uint64_t packed = area_packed;
   for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
     uint64_t I = layers[i][0], O = layers[i][1];
     packed = largest(packed, matmul_packed_floats(N, O, I)); // forward
@@ -149,6 +159,7 @@ EXPORT(gpt_plan) double gpt_plan(size_t base, size_t slots, double flat_size, si
   work.thread_floats = (size_t)own;
   work.thread_scratch = floats(threads * own);
   work.partial = floats(largest(layernorm_partial_floats(N, C), bias_partial_floats(N, largest(3 * C, F))));
+  work.area = floats(area_floats);
   return (double)cursor;
 }
 
@@ -156,6 +167,8 @@ EXPORT(gpt_section) float *gpt_section(int section) {
   float *const sections[] = {gpt.param, gpt.grad, gpt.m, gpt.v};
   return sections[section];
 }
+
+EXPORT(gpt_area) float *gpt_area(void) { return work.area; }
 
 EXPORT(gpt_tokens) int32_t *gpt_tokens(void) { return gpt.tokens; }
 

@@ -65,6 +65,11 @@ typedef struct {
 // Plain loops, or packed panels and register tiles. Same bits.
 typedef enum { NAIVE = 0, BLOCKED = 1 } Kernel;
 
+typedef struct {
+  Kernel kernel;
+  size_t tile; // of a blocked kernel, an index into the module's tiles
+} Choice;
+
 // C (M,N) = [bias (N)] + A (M,K) · B (K,N) [then + add (M,N)]. Strides in floats; of each operand's
 // two strides one is 1. C and add have rows of N floats.
 typedef struct {
@@ -78,16 +83,17 @@ typedef struct {
 } Product;
 
 typedef struct {
-  Kernel forward, da, db; // which kernel makes x·w, dy·wᵀ, xᵀ·dy
+  Choice forward, da, db; // what makes x·w, dy·wᵀ, xᵀ·dy
   float *packed;          // an operand in panels, shared
   float *thread_scratch;  // one piece per thread
   size_t thread_floats;   // its length
   float *partial;         // rows of partial sums, one per chunk
+  float *area;            // for roofline.c and kernels.c, if asked for
 } Workspace;
 
 extern Workspace work;
 
-void matmul(Kernel kernel, const Product *product);
+void matmul(Choice choice, const Product *product);
 uint64_t matmul_packed_floats(uint64_t M, uint64_t N, uint64_t K);
 uint64_t matmul_thread_floats(void);
 void matmul_forward(float *y, const float *x, const float *w, const float *b, const float *add,

@@ -59,11 +59,12 @@ static void naive_chunk(void *args, size_t chunk, size_t thread) {
 // a strip of the other, packs it piece by piece into its thread's scratch, where it stays in the nearest
 // cache, and multiplies it with all of the shared one. So everything is packed exactly once.
 //
-// Panels of A are (K, TILE_ROWS), of B (K, TILE_COLUMNS); the last of each is padded with zeros.
+// Panels of A are (K, rows), of B (K, columns), for a tile of rows × columns; the last of each is padded
+// with zeros. What follows is inlined into one pair of tasks per tile, in which both are constants.
 
-#define STRIP 32  // most lines of a chunk's strip
-#define STRIPS 24 // a product is cut into about this many chunks if it is too small for more
-#define DEPTH 256 // of a strip's piece: 32 KiB, and beside it a shared panel's piece of 8 KiB
+#define STRIP 36  // most lines of a chunk's strip
+#define STRIPS 8 // a thread's, if a product is too small for more: a slow core delays the join by one
+#define DEPTH 256 // of a strip's piece: 36 KiB at most, and beside it a shared panel's piece of 8 KiB
 #define PACK_DEPTH 32 // of a packing chunk
 
 typedef struct {
@@ -72,71 +73,61 @@ typedef struct {
   size_t strip; // lines of a chunk
 } Blocked;
 
-// Panels of A's rows m0…m1 (m0 at a panel's start), k from k to k+depth; panels lie `panel` floats apart.
-// A few k at a time: so a source whose rows are a power of two apart still stays in the nearest cache.
-static void pack_a(float *to, size_t panel, const Product *p, size_t m0, size_t m1, size_t k, size_t depth) {
+// Lines `from` to `to` of an operand (`from` at a panel's start) in panels of `side` lines, k from k to
+// k+depth; panels lie `panel` floats apart. A few k at a time: so a source whose rows are a power of two
+// apart still stays in the nearest cache.
+INLINE void pack(const size_t side, float *to, size_t panel, const float *src, size_t line, size_t step,
+                 size_t from, size_t end, size_t k, size_t depth) {
   for (size_t i = 0; i < depth; i += PACK_DEPTH)
-    for (size_t m = m0; m < m1; m += TILE_ROWS)
-      pack_panel(to + (m - m0) / TILE_ROWS * panel + i * TILE_ROWS, p->a + m * p->a_row + (k + i) * p->a_col,
-                 p->a_row, p->a_col, at_most(TILE_ROWS, m1 - m), at_most(PACK_DEPTH, depth - i), TILE_ROWS);
+    for (size_t at = from; at < end; at += side)
+      pack_panel(to + (at - from) / side * panel + i * side, src + at * line + (k + i) * step, line, step,
+                 at_most(side, end - at), at_most(PACK_DEPTH, depth - i), side);
 }
 
-static void pack_b(float *to, size_t panel, const Product *p, size_t n0, size_t n1, size_t k, size_t depth) {
-  for (size_t i = 0; i < depth; i += PACK_DEPTH)
-    for (size_t n = n0; n < n1; n += TILE_COLUMNS)
-      pack_panel(to + (n - n0) / TILE_COLUMNS * panel + i * TILE_COLUMNS,
-                 p->b + n * p->b_col + (k + i) * p->b_row, p->b_col, p->b_row, at_most(TILE_COLUMNS, n1 - n),
-                 at_most(PACK_DEPTH, depth - i), TILE_COLUMNS);
+INLINE void pack_a(const size_t rows, float *to, size_t panel, const Product *p, size_t from, size_t end, size_t k,
+                   size_t depth) {
+  pack(rows, to, panel, p->a, p->a_row, p->a_col, from, end, k, depth);
 }
 
-static void pack_shared(void *args, size_t chunk, size_t thread) {
-  const Blocked *blocked = args;
+INLINE void pack_b(const size_t columns, float *to, size_t panel, const Product *p, size_t from, size_t end,
+                   size_t k, size_t depth) {
+  pack(columns, to, panel, p->b, p->b_col, p->b_row, from, end, k, depth);
+}
+
+INLINE void pack_shared(const size_t rows, const size_t columns, const Blocked *blocked, size_t chunk) {
   const Product *p = blocked->p;
-  (void)thread;
   size_t k = chunk * PACK_DEPTH, depth = at_most(PACK_DEPTH, p->K - k);
   if (blocked->shared_a)
-    pack_a(work.packed + k * TILE_ROWS, p->K * TILE_ROWS, p, 0, p->M, k, depth);
+    pack_a(rows, work.packed + k * rows, p->K * rows, p, 0, p->M, k, depth);
   else
-    pack_b(work.packed + k * TILE_COLUMNS, p->K * TILE_COLUMNS, p, 0, p->N, k, depth);
+    pack_b(columns, work.packed + k * columns, p->K * columns, p, 0, p->N, k, depth);
 }
 
 // Rows m0…m1 and columns n0…n1 of C, k from k to k+depth. a and b are the panels of that range; the
-// panels of each lie a_panel and b_panel floats apart.
-static void multiply(const Product *p, size_t m0, size_t m1, size_t n0, size_t n1, size_t k, size_t depth,
-                     const float *a, size_t a_panel, const float *b, size_t b_panel) {
+// panels of each lie a_panel and b_panel floats apart. The strip stays in the nearest cache; a panel of
+// the shared operand comes from farther away and meets all of the strip before the next one.
+INLINE void multiply(const size_t rows, const size_t columns, const Edge edge, const Blocked *blocked, size_t m0,
+                     size_t m1, size_t n0, size_t n1, size_t k, size_t depth, const float *a, size_t a_panel,
+                     const float *b, size_t b_panel) {
+  const Product *p = blocked->p;
   Start start = k ? FROM_C : p->bias ? FROM_ROW : FROM_ZERO;
-  for (size_t n = n0; n < n1; n += TILE_COLUMNS, b += b_panel) {
-    const float *left = a, *row = p->bias ? p->bias + n : 0;
-    for (size_t m = m0; m < m1; m += TILE_ROWS, left += a_panel) {
+  size_t down = chunks_of(m1 - m0, rows), across = chunks_of(n1 - n0, columns);
+  size_t outer = blocked->shared_a ? down : across, inner = blocked->shared_a ? across : down;
+  for (size_t o = 0; o < outer; o++)
+    for (size_t i = 0; i < inner; i++) {
+      size_t r = blocked->shared_a ? o : i, v = blocked->shared_a ? i : o;
+      size_t m = m0 + r * rows, n = n0 + v * columns;
+      const float *left = a + r * a_panel, *right = b + v * b_panel, *row = p->bias ? p->bias + n : 0;
       float *c = p->c + m * p->N + n;
-      if (m + TILE_ROWS > m1 || n + TILE_COLUMNS > n1)
-        edge_tile(start, row, depth, left, TILE_ROWS, b, c, p->N, m1 - m, n1 - n);
+      if (m + rows > m1 || n + columns > n1)
+        edge(start, row, depth, left, rows, right, c, p->N, m1 - m, n1 - n);
       else
-        tile(start, row, depth, left, TILE_ROWS, b, c, p->N);
+        tile(rows, columns, start, row, depth, left, rows, right, c, p->N);
     }
-  }
 }
 
-static void multiply_strip(void *args, size_t chunk, size_t thread) {
-  const Blocked *blocked = args;
-  const Product *p = blocked->p;
-  float *own = work.thread_scratch + thread * work.thread_floats;
-  size_t from = chunk * blocked->strip, to = at_most(from + blocked->strip, blocked->shared_a ? p->N : p->M);
-  for (size_t k = 0; k < p->K; k += DEPTH) {
-    size_t depth = at_most(DEPTH, p->K - k);
-    if (blocked->shared_a) {
-      pack_b(own, depth * TILE_COLUMNS, p, from, to, k, depth);
-      multiply(p, 0, p->M, from, to, k, depth, work.packed + k * TILE_ROWS, p->K * TILE_ROWS, own,
-               depth * TILE_COLUMNS);
-    } else {
-      pack_a(own, depth * TILE_ROWS, p, from, to, k, depth);
-      multiply(p, from, to, 0, p->N, k, depth, own, depth * TILE_ROWS, work.packed + k * TILE_COLUMNS,
-               p->K * TILE_COLUMNS);
-    }
-  }
+static void add_block(const Product *p, size_t m0, size_t m1, size_t n0, size_t n1) {
   if (!p->add) return;
-  size_t m0 = blocked->shared_a ? 0 : from, m1 = blocked->shared_a ? p->M : to;
-  size_t n0 = blocked->shared_a ? from : 0, n1 = blocked->shared_a ? to : p->N;
   for (size_t m = m0; m < m1; m++)
     for (size_t n = n0; n < n1; n += 4) {
       float *c = p->c + m * p->N + n;
@@ -144,24 +135,70 @@ static void multiply_strip(void *args, size_t chunk, size_t thread) {
     }
 }
 
-static void matmul_blocked(const Product *p) {
-  Blocked args = {.p = p, .shared_a = p->M < p->N};
-  size_t lines = args.shared_a ? p->N : p->M;
-  args.strip = at_most(STRIP, round_up(chunks_of(lines, STRIPS), args.shared_a ? TILE_COLUMNS : TILE_ROWS));
-  pool_run(pack_shared, &args, chunks_of(p->K, PACK_DEPTH));
-  pool_run(multiply_strip, &args, chunks_of(lines, args.strip));
+INLINE void multiply_strip(const size_t rows, const size_t columns, const Edge edge, const Blocked *blocked,
+                           size_t chunk, size_t thread) {
+  const Product *p = blocked->p;
+  float *own = work.thread_scratch + thread * work.thread_floats;
+  int shared_a = blocked->shared_a;
+  size_t from = chunk * blocked->strip, to = at_most(from + blocked->strip, shared_a ? p->N : p->M);
+  size_t m0 = shared_a ? 0 : from, m1 = shared_a ? p->M : to;
+  size_t n0 = shared_a ? from : 0, n1 = shared_a ? to : p->N;
+  for (size_t k = 0; k < p->K; k += DEPTH) {
+    size_t depth = at_most(DEPTH, p->K - k);
+    const float *a = own, *b = own;
+    size_t a_panel = depth * rows, b_panel = depth * columns;
+    if (shared_a) {
+      pack_b(columns, own, b_panel, p, from, to, k, depth);
+      a = work.packed + k * rows, a_panel = p->K * rows;
+    } else {
+      pack_a(rows, own, a_panel, p, from, to, k, depth);
+      b = work.packed + k * columns, b_panel = p->K * columns;
+    }
+    multiply(rows, columns, edge, blocked, m0, m1, n0, n1, k, depth, a, a_panel, b, b_panel);
+  }
+  add_block(p, m0, m1, n0, n1);
 }
 
-// The shared operand is the smaller one.
-uint64_t matmul_packed_floats(uint64_t M, uint64_t N, uint64_t K) {
-  return (M < N ? round_up64(M, TILE_ROWS) : round_up64(N, TILE_COLUMNS)) * K;
+#define TASKS(index, rows, columns)                                                                 \
+  EDGE_OF(edge_##rows##x##columns, rows, columns)                                                   \
+  static void pack_shared_##rows##x##columns(void *args, size_t chunk, size_t thread) {             \
+    (void)thread;                                                                                   \
+    pack_shared(rows, columns, args, chunk);                                                        \
+  }                                                                                                 \
+  static void multiply_strip_##rows##x##columns(void *args, size_t chunk, size_t thread) {          \
+    multiply_strip(rows, columns, edge_##rows##x##columns, args, chunk, thread);                    \
+  }
+TILES(TASKS)
+
+typedef struct {
+  size_t rows, columns;
+  Task pack, multiply;
+} Tile;
+
+#define ENTRY(index, rows, columns) \
+  [index] = {rows, columns, pack_shared_##rows##x##columns, multiply_strip_##rows##x##columns},
+static const Tile tiles[] = {TILES(ENTRY)};
+
+EXPORT(matmul_tiles) size_t matmul_tiles(void) { return sizeof tiles / sizeof *tiles; }
+EXPORT(matmul_tile_rows) size_t matmul_tile_rows(size_t tile) { return tiles[tile].rows; }
+EXPORT(matmul_tile_columns) size_t matmul_tile_columns(size_t tile) { return tiles[tile].columns; }
+
+static void matmul_blocked(const Tile *tile, const Product *p) {
+  Blocked args = {.p = p, .shared_a = p->M < p->N};
+  size_t lines = args.shared_a ? p->N : p->M, side = args.shared_a ? tile->columns : tile->rows;
+  args.strip = at_most(STRIP / side * side, round_up(chunks_of(lines, STRIPS * pool_threads()), side));
+  pool_run(tile->pack, &args, chunks_of(p->K, PACK_DEPTH));
+  pool_run(tile->multiply, &args, chunks_of(lines, args.strip));
 }
+
+// The shared operand is the smaller one; its last panel is padded to a tile's side.
+uint64_t matmul_packed_floats(uint64_t M, uint64_t N, uint64_t K) { return ((M < N ? M : N) + TILE_MOST - 1) * K; }
 
 uint64_t matmul_thread_floats(void) { return STRIP * DEPTH; }
 
-void matmul(Kernel kernel, const Product *p) {
-  if (kernel == BLOCKED)
-    matmul_blocked(p);
+void matmul(Choice choice, const Product *p) {
+  if (choice.kernel == BLOCKED)
+    matmul_blocked(&tiles[choice.tile], p);
   else
     pool_run(naive_chunk, (void *)p, chunks_of(p->M, NAIVE_ROWS));
 }

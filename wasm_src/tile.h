@@ -1,69 +1,98 @@
 // The register tile that every fast product is made of, and the packing that feeds it.
 //
-// TILE_ROWS × TILE_COLUMNS outputs live in vector registers while k runs. One step of k loads one vector of
-// A, which holds TILE_ROWS rows side by side, and spreads its lanes with shuffles: three loads for eight
-// multiply-adds. Loads are what 64-bit memory makes dearer (each is bounds-checked); with a splat load
-// per row the same tile loses a fifth there. Unrolling k by 2 or 4 was slower (spills).
+// ROWS × COLUMNS outputs live in vector registers while k runs; both are constants wherever a tile is used, so
+// one description gives every tile. One step of k loads ROWS floats of A, which stand side by side, and
+// spreads them with shuffles: for 4×8 three loads for eight multiply-adds. Loads are what 64-bit memory makes
+// dearer (each is bounds-checked); with a splat load per row the same tile loses a fifth there. Unrolling k
+// by 2 or 4 was slower (spills).
 #ifndef TILE_H
 #define TILE_H
 
 #include "gpt.h"
 
+// Tiles of the products, the first is the default: X(index, rows, columns). The best one depends on the number
+// of vector registers (16 on x86-64, 32 on arm64) and on what the engine makes of them.
 #ifdef __wasm_simd128__
 #define TILE_ROWS 4
 #define TILE_COLUMNS 8
+#define TILES(X) X(0, 4, 8) X(1, 6, 8) X(2, 8, 8) X(3, 4, 12)
 #else // without SIMD fewer values fit into registers
 #define TILE_ROWS 2
 #define TILE_COLUMNS 4
+#define TILES(X) X(0, 2, 4) X(1, 4, 4)
 #endif
-#define TILE_VECTORS (TILE_COLUMNS / 4)
-#define UNROLLED _Pragma("clang loop unroll(full)")
+#define TILE_MOST 12 // rows or columns
 
 typedef enum { FROM_ZERO, FROM_ROW, FROM_C } Start;
 
-// Tile of C = start + a (K, TILE_ROWS) · b (K, TILE_COLUMNS). A step of k is a_step floats in a, b is packed.
-// The chains start at 0, at `row` (TILE_COLUMNS floats, the bias) or at what C holds; C's rows are c_row apart.
-INLINE void tile(Start start, const float *row, size_t K, const float *a, size_t a_step, const float *b,
-                 float *c, size_t c_row) {
-  f4 sum[TILE_ROWS][TILE_VECTORS];
-  UNROLLED for (size_t r = 0; r < TILE_ROWS; r++)
-    UNROLLED for (size_t v = 0; v < TILE_VECTORS; v++)
-      sum[r][v] = start == FROM_ZERO ? splat4(0) : load4((start == FROM_ROW ? row : c + r * c_row) + 4 * v);
-  for (const float *end = b + K * TILE_COLUMNS; b < end; a += a_step, b += TILE_COLUMNS) {
-    f4 right[TILE_VECTORS];
-    UNROLLED for (size_t v = 0; v < TILE_VECTORS; v++) right[v] = load4(b + 4 * v);
-#if TILE_ROWS == 4
-    f4 rows = load4(a);
-    const f4 left[] = {__builtin_shufflevector(rows, rows, 0, 0, 0, 0),
-                       __builtin_shufflevector(rows, rows, 1, 1, 1, 1),
-                       __builtin_shufflevector(rows, rows, 2, 2, 2, 2),
-                       __builtin_shufflevector(rows, rows, 3, 3, 3, 3)};
-#else
-    const f4 left[] = {splat4(a[0]), splat4(a[1])};
-#endif
-    UNROLLED for (size_t r = 0; r < TILE_ROWS; r++)
-      UNROLLED for (size_t v = 0; v < TILE_VECTORS; v++) sum[r][v] = madd4(left[r], right[v], sum[r][v]);
-  }
-  UNROLLED for (size_t r = 0; r < TILE_ROWS; r++)
-    UNROLLED for (size_t v = 0; v < TILE_VECTORS; v++) store4(c + r * c_row + 4 * v, sum[r][v]);
+// Lane 0 to 3 of a vector, on all lanes.
+INLINE f4 spread(f4 v, size_t lane) {
+  if (lane == 0) return __builtin_shufflevector(v, v, 0, 0, 0, 0);
+  if (lane == 1) return __builtin_shufflevector(v, v, 1, 1, 1, 1);
+  if (lane == 2) return __builtin_shufflevector(v, v, 2, 2, 2, 2);
+  return __builtin_shufflevector(v, v, 3, 3, 3, 3);
 }
 
-// A tile of which only `rows` and `columns` (either may be too large) belong to C goes through a full one.
-static inline __attribute__((noinline)) void edge_tile(Start start, const float *row, size_t K, const float *a,
-                                                       size_t a_step, const float *b, float *c, size_t c_row,
-                                                       size_t rows, size_t columns) {
-  float full[TILE_ROWS * TILE_COLUMNS] = {0}, full_row[TILE_COLUMNS] = {0};
-  rows = at_most(rows, TILE_ROWS);
-  columns = at_most(columns, TILE_COLUMNS);
-  for (size_t n = 0; n < columns; n++) {
+// Row r of the `rows` that stand side by side at a, on all lanes. Four rows share one load; the last load
+// ends with the last row.
+INLINE f4 left_row(const float *a, size_t r, const size_t rows) {
+#ifdef __wasm_simd128__
+  size_t at = r / 4 * 4 + 4 <= rows ? r / 4 * 4 : rows - 4;
+  return spread(load4(a + at), r - at);
+#else
+  (void)rows;
+  return splat4(a[r]);
+#endif
+}
+
+// Tile of C = start + a (K, rows) · b (K, columns). A step of k is a_step floats in a, b is packed. The chains
+// start at 0, at `row` (the bias of each column) or at what C holds; C's rows are c_row apart.
+INLINE void tile(const size_t rows, const size_t columns, Start start, const float *row, size_t K, const float *a,
+                 size_t a_step, const float *b, float *c, size_t c_row) {
+  f4 sum[TILE_MOST][TILE_MOST / 4];
+  UNROLLED for (size_t r = 0; r < rows; r++)
+    UNROLLED for (size_t v = 0; v < columns / 4; v++)
+      sum[r][v] = start == FROM_ZERO ? splat4(0) : load4((start == FROM_ROW ? row : c + r * c_row) + 4 * v);
+  for (const float *end = b + K * columns; b < end; a += a_step, b += columns) {
+    f4 right[TILE_MOST / 4];
+    UNROLLED for (size_t v = 0; v < columns / 4; v++) right[v] = load4(b + 4 * v);
+    UNROLLED for (size_t r = 0; r < rows; r++) {
+      f4 left = left_row(a, r, rows);
+      UNROLLED for (size_t v = 0; v < columns / 4; v++) sum[r][v] = madd4(left, right[v], sum[r][v]);
+    }
+  }
+  UNROLLED for (size_t r = 0; r < rows; r++)
+    UNROLLED for (size_t v = 0; v < columns / 4; v++) store4(c + r * c_row + 4 * v, sum[r][v]);
+}
+
+// A tile of which only `height` rows and `width` columns (either may be too large) belong to C goes through a
+// full one.
+INLINE void edge_tile(const size_t rows, const size_t columns, Start start, const float *row, size_t K,
+                      const float *a, size_t a_step, const float *b, float *c, size_t c_row, size_t height,
+                      size_t width) {
+  float full[TILE_MOST * TILE_MOST] = {0}, full_row[TILE_MOST] = {0};
+  height = at_most(height, rows);
+  width = at_most(width, columns);
+  for (size_t n = 0; n < width; n++) {
     if (start == FROM_ROW) full_row[n] = row[n];
     if (start == FROM_C)
-      for (size_t r = 0; r < rows; r++) full[r * TILE_COLUMNS + n] = c[r * c_row + n];
+      for (size_t r = 0; r < height; r++) full[r * columns + n] = c[r * c_row + n];
   }
-  tile(start, full_row, K, a, a_step, b, full, TILE_COLUMNS);
-  for (size_t r = 0; r < rows; r++)
-    for (size_t n = 0; n < columns; n++) c[r * c_row + n] = full[r * TILE_COLUMNS + n];
+  tile(rows, columns, start, full_row, K, a, a_step, b, full, columns);
+  for (size_t r = 0; r < height; r++)
+    for (size_t n = 0; n < width; n++) c[r * c_row + n] = full[r * columns + n];
 }
+
+typedef void (*Edge)(Start start, const float *row, size_t K, const float *a, size_t a_step, const float *b,
+                     float *c, size_t c_row, size_t height, size_t width);
+
+// edge_tile of one tile as a function: too much code to repeat wherever it is used.
+#define EDGE_OF(name, rows, columns)                                                                \
+  static __attribute__((noinline)) void name(Start start, const float *row, size_t K, const float *a, \
+                                             size_t a_step, const float *b, float *c, size_t c_row, \
+                                             size_t height, size_t width) {                         \
+    edge_tile(rows, columns, start, row, K, a, a_step, b, c, c_row, height, width);                 \
+  }
 
 // Four vectors as rows of a 4×4 matrix → its columns.
 INLINE void transpose4(f4 r[4]) {

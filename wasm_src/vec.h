@@ -17,6 +17,7 @@ typedef int32_t i4 __attribute__((vector_size(16)));
 typedef double d2 __attribute__((vector_size(16)));
 
 #define INLINE static inline __attribute__((always_inline))
+#define UNROLLED _Pragma("clang loop unroll(full)")
 
 INLINE f4 load4(const float *p) { return *(const f4_any *)p; }
 INLINE void store4(float *p, f4 v) { *(f4_any *)p = v; }

@@ -8,6 +8,10 @@ const ALIGN = 256; // bytes that a plan may lose where its start is rounded up
 const LEAST_WORKER_MS = 30000; // a worker that has not started after this never will
 const SIMD = ["scalar", "simd128", "relaxed"]; // by the module's own constant
 const KERNELS = ["naive", "blocked"];
+const PRODUCTS = ["mm_fwd", "mm_da", "mm_db"]; // by gpt_set_kernel's and kernel_product's numbers
+const TILE_OF = { mm_fwd: "tile_fwd", mm_da: "tile_da", mm_db: "tile_db" }; // options
+const TRIAD_FLOATS = 16 << 20; // of each of three arrays: 192 MiB in all, beyond the caches of most machines
+const MADD_ROUNDS = 2 ** 19; // 2 to 4 ms: long against waking a thread
 const SECTIONS = ["param", "grad", "m", "v"];
 const SHAPE = ["n_layer", "n_head", "d_model", "d_ff", "ctx", "batch", "vocab"]; // as gpt_configure takes them
 const RECIPE = ["lr", "beta1", "beta2", "eps", "weight_decay", "grad_clip"];
@@ -27,8 +31,9 @@ export async function open(job, io) {
   const exports = await instantiate(module, memory);
 
   configure(exports, job, size);
+  want_area(exports, job.program);
   lay_out(base);
-  exports.gpt_set_kernels(...["mm_fwd", "mm_da", "mm_db"].map((product) => KERNELS.indexOf(options[product])));
+  choose_kernels(exports, options, size);
   const workers = await start_threads(module, memory, exports, options.threads, size);
 
   const growths = []; // pages each
@@ -64,7 +69,7 @@ export async function open(job, io) {
   }
 
   return {
-    ran: describe(exports, sha256, wide, name),
+    ran: describe(exports, sha256, wide, name, size),
 
     reset(t) {
       return call(exports, workers, () => exports.gpt_reset(t));
@@ -98,6 +103,8 @@ export async function open(job, io) {
 
     readback() {},
 
+    workbench: workbench(exports, memory, options.threads, size),
+
     memory() {
       const final_bytes = memory.buffer.byteLength;
       return {
@@ -128,7 +135,8 @@ export async function open(job, io) {
 // Two options are for tests and not in the driver's grammar: `test_base_bytes`, by which everything lies
 // higher, so that buffers come to lie beyond 4 or 8 GiB; `test_grow_at`, the step (from 0, as trained since
 // `open`) before which the memory grows and everything moves into the new part.
-function check_options({ threads, simd, mm_fwd, mm_da, mm_db, test_base_bytes = 0, test_grow_at = 0 }) {
+function check_options(options) {
+  const { threads, simd, test_base_bytes = 0, test_grow_at = 0 } = options;
   if (!Number.isInteger(threads) || threads < 1) {
     throw new ArmError("protocol", `threads=${threads}: expected a whole number from 1`);
   }
@@ -138,10 +146,31 @@ function check_options({ threads, simd, mm_fwd, mm_da, mm_db, test_base_bytes = 
     }
   }
   if (!SIMD.includes(simd)) throw new ArmError("protocol", `simd=${simd}: expected one of ${SIMD.join(", ")}`);
-  for (const [option, kernel] of Object.entries({ mm_fwd, mm_da, mm_db })) {
-    if (!KERNELS.includes(kernel)) {
-      throw new ArmError("protocol", `${option}=${kernel}: expected one of ${KERNELS.join(", ")}`);
+  for (const product of PRODUCTS) {
+    if (!KERNELS.includes(options[product])) {
+      throw new ArmError("protocol", `${product}=${options[product]}: expected one of ${KERNELS.join(", ")}`);
     }
+  }
+}
+
+// The module's tiles, rows × columns, by its own numbers.
+function tiles_of(exports, size) {
+  return Array.from({ length: Number(exports.matmul_tiles()) }, (_, i) => (
+    `${exports.matmul_tile_rows(size(i))}x${exports.matmul_tile_columns(size(i))}`
+  ));
+}
+
+function tile_number(exports, size, name, where) {
+  const tiles = tiles_of(exports, size);
+  const index = tiles.indexOf(name);
+  if (index < 0) throw new ArmError("unsupported", `${where}=${name}: this module has the tiles ${tiles.join(", ")}`);
+  return size(index);
+}
+
+function choose_kernels(exports, options, size) {
+  for (const [index, product] of PRODUCTS.entries()) {
+    const tile = tile_number(exports, size, options[TILE_OF[product]], TILE_OF[product]);
+    exports.gpt_set_kernel(index, KERNELS.indexOf(options[product]), tile);
   }
 }
 
@@ -227,6 +256,7 @@ async function plan(module, job, wide) {
   const exports = await instantiate(module, memory);
   const size = (n) => (wide ? BigInt(n) : n);
   configure(exports, job, size);
+  want_area(exports, job.program);
   const { threads, test_base_bytes = 0, test_grow_at } = job.arm.options;
   const base = Number(exports.__heap_base.value) + test_base_bytes;
   // Counted from the heap's own base: a test's may be one that 32 bits do not hold.
@@ -263,6 +293,71 @@ function bind(exports, memory, tensors, size) {
     const text = new Uint8Array(memory.buffer, at, 96).slice();
     throw new ArmError("protocol", `table of tensors: ${new TextDecoder().decode(text.subarray(0, text.indexOf(0)))}`);
   }
+}
+
+// ------------------------------------------------------------------------------ workbench
+
+// Memory for what the program asks for beside training.
+function want_area(exports, program) {
+  let floats = program.some(({ op }) => op === "roofline") ? 3 * TRIAD_FLOATS : 0;
+  let packed = 0;
+  for (const { kernel } of program) {
+    if (!kernel) continue;
+    const { M, N, K } = kernel;
+    floats = Math.max(floats, exports.kernel_floats(M, N, K));
+    packed = Math.max(packed, exports.kernel_packed_floats(M, N, K));
+  }
+  exports.gpt_want_area(floats, packed);
+}
+
+function workbench(exports, memory, threads, size) {
+  return {
+    flavour: exports.gpt_simd() === 2 ? "relaxed multiply-add" : "multiply and add",
+    threads,
+    chains: (many) => Number(exports.roofline_chains(many)),
+
+    // One piece of multiply-adds per chunk, on registers alone; returns its FLOPs.
+    madds(many, chunks) {
+      if (!exports.roofline_madds(many, size(MADD_ROUNDS), size(chunks), 1)) {
+        throw new ArmError("internal", "the roofline's multiply-adds gave a wrong sum");
+      }
+      return 2 * 4 * this.chains(many) * MADD_ROUNDS * chunks;
+    },
+
+    // One pass of a = b + 3·c. Its bytes are counted as STREAM does: two read, one written.
+    triad: (chunks) => exports.roofline_triad(size(TRIAD_FLOATS), size(chunks), 3),
+
+    // Fills the three arrays, since memory never written to is not there yet.
+    triad_bytes() {
+      new Float32Array(memory.buffer, Number(exports.gpt_area()), 3 * TRIAD_FLOATS).fill(1);
+      return 3 * 4 * TRIAD_FLOATS;
+    },
+
+    // A kernel's operands; its output is NaN until it is written.
+    load({ M, N, K }, a, b) {
+      const place = (operand, count) => (
+        new Float32Array(memory.buffer, Number(exports.kernel_operand(operand, size(M), size(N), size(K))), count)
+      );
+      place(0, M * K).set(a);
+      place(1, K * N).set(b);
+      place(2, M * N).fill(NaN);
+    },
+
+    product({ product, kernel, tile, M, N, K }, times) {
+      exports.kernel_product(
+        PRODUCTS.indexOf(product), KERNELS.indexOf(kernel), tile_number(exports, size, tile, "tile"),
+        size(M), size(N), size(K), size(times),
+      );
+    },
+
+    output({ M, N, K }) {
+      const at = Number(exports.kernel_operand(2, size(M), size(N), size(K)));
+      return new Float32Array(memory.buffer, at, M * N).slice();
+    },
+
+    // Empty forks and joins.
+    forks: (count) => exports.pool_empty_forks(size(count)),
+  };
 }
 
 // ------------------------------------------------------------------------------ threads
@@ -334,17 +429,19 @@ function within(ms, promise, message) {
 // ------------------------------------------------------------------------------ what runs
 
 // All of it is asked from the running module and its memory.
-function describe(exports, sha256, wide, name) {
+function describe(exports, sha256, wide, name, size) {
   const value = (field) => exports.gpt_config_value(field);
   const hyper = Object.fromEntries([...SHAPE, ...RECIPE].map((key, field) => [key, value(field)]));
-  const [mm_fwd, mm_da, mm_db] = [0, 1, 2].map((product) => KERNELS[exports.gpt_kernel(product)]);
+  const tiles = tiles_of(exports, size);
+  const by_product = (of) => PRODUCTS.map((product, index) => of(product, index));
   return {
     arm: name,
     module_sha256: sha256,
     simd: SIMD[exports.gpt_simd()],
     address_type: exports.gpt_pointer_bytes() === 8 ? "i64" : "i32",
     threads: 1 + Number(exports.pool_started()),
-    kernels: { mm_fwd, mm_da, mm_db },
+    kernels: Object.fromEntries(by_product((product, i) => [product, KERNELS[exports.gpt_kernel(i)]])),
+    tiles: Object.fromEntries(by_product((product, i) => [TILE_OF[product], tiles[Number(exports.gpt_tile(i))]])),
     hyper,
   };
 }

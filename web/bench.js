@@ -6,6 +6,7 @@
 import { ArmError, describe } from "./errors.js";
 import { probe, timer_step_ms } from "./probe.js";
 import { sentinel } from "./sentinel.js";
+import { fork_samples, kernel_samples, roofline } from "./workbench.js";
 
 const PIECE = 16 << 20; // floats per request, either way: 64 MiB
 const HASH_LIMIT = 256 << 20; // bytes; crypto.subtle needs a copy of everything at once
@@ -15,6 +16,7 @@ let posts = null; // where progress and blobs go
 let arm = null;
 let tokens = null; // Int32Array (steps, B, T+1)
 let at = 0; // index of the batch that comes next
+let inputs = null; // Float32Array, for kernels
 let steps_done = 0; // of the whole program
 let current = null; // the instruction being run
 let failed = false;
@@ -123,9 +125,7 @@ const OPS = {
       const began = performance.now();
       const data = await opened().read(what, from, Math.min(PIECE, job.flat_size - from));
       ms += performance.now() - began;
-      // A Blob, since the browser's developer protocol, on which Playwright listens, copies any other body
-      // into its messages as base64: 4 s for 64 MiB instead of 0.25 s.
-      await post(`blob?label=${encodeURIComponent(label)}&offset=${from * 4}&total=${total}`, new Blob([data]));
+      await post_floats(label, from, total, data);
     }
     return { ms };
   },
@@ -178,11 +178,46 @@ const OPS = {
   async sentinel({ count }) {
     return { values_ms: await sentinel(count) };
   },
+
+  async roofline({ count }) {
+    return { detail: { roofline: roofline(opened(), count) } };
+  },
+
+  // One product on the job's inputs: posted where it has a label, timed where it has a count.
+  async kernel({ kernel, label, count }) {
+    const bench = workbench();
+    inputs ??= new Float32Array(await asset("inputs", "arrayBuffer"));
+    const { M, N, K } = kernel;
+    if (inputs.length < M * K + K * N) throw new ArmError("protocol", `inputs: ${inputs.length} floats are too few`);
+    bench.load(kernel, inputs.subarray(0, M * K), inputs.subarray(M * K, M * K + K * N));
+    bench.product(kernel, 1);
+    const output = bench.output(kernel);
+    const output_sha256 = await sha256(output.buffer);
+    for (let from = 0; label && from < output.length; from += PIECE) {
+      await post_floats(label, from, output.length * 4, output.slice(from, from + PIECE));
+    }
+    if (!count) return { detail: { output_sha256 } };
+    const samples = kernel_samples(bench, kernel, count);
+    if ((await sha256(bench.output(kernel).buffer)) !== output_sha256) {
+      throw new ArmError("internal", "a kernel's output changed while it was timed");
+    }
+    return { detail: { output_sha256, ...samples } };
+  },
+
+  async fork({ count }) {
+    return { detail: fork_samples(workbench(), count) };
+  },
 };
 
 function opened() {
   if (!arm) throw new ArmError("protocol", "no arm is open");
   return arm;
+}
+
+function workbench() {
+  const bench = opened().workbench;
+  if (!bench) throw new ArmError("unsupported", `the arm ${job.arm.name} has no kernels to run apart`);
+  return bench;
 }
 
 function differing(a, b) {
@@ -270,6 +305,12 @@ async function sha256(bytes) {
 async function post(path, body) {
   const response = await fetch(`${posts}/${path}`, { method: "POST", body });
   if (!response.ok) throw new ArmError("protocol", `${path}: HTTP ${response.status}`);
+}
+
+async function post_floats(label, from, total, data) {
+  // A Blob, since the browser's developer protocol, on which Playwright listens, copies any other body
+  // into its messages as base64: 4 s for 64 MiB instead of 0.25 s.
+  await post(`blob?label=${encodeURIComponent(label)}&offset=${from * 4}&total=${total}`, new Blob([data]));
 }
 
 function tell(kind, fields) {

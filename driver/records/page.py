@@ -104,17 +104,47 @@ class TokensRef(Record):
     steps: int = Field(ge=1)
 
 
+Product = Literal["mm_fwd", "mm_da", "mm_db"]
+
+
+class Kernel(Record):
+    """One product C (M,N) = A·B, K deep, by one kernel.
+
+    `product` says how the operands lie: mm_fwd has A as (M,K) and B as (K,N), mm_da has B as (N,K),
+    mm_db has A as (K,M).
+    """
+
+    product: Product
+    kernel: Literal["naive", "blocked"]
+    tile: str = Field(description="of the blocked kernel, rows x columns: 4x8")
+    M: int = Field(ge=1, le=1 << 20)
+    N: int = Field(ge=1, le=1 << 20)
+    K: int = Field(ge=1, le=1 << 20)
+
+
 class Op(Record):
     """One instruction of a job's program; web/README.md describes each."""
 
     op: Literal[
-        "open", "load", "train", "read", "digest", "reimport", "readback", "probe", "sentinel"
+        "open",
+        "load",
+        "train",
+        "read",
+        "digest",
+        "reimport",
+        "readback",
+        "probe",
+        "sentinel",
+        "roofline",
+        "kernel",
+        "fork",
     ]
     state: str | None = None
     steps: int | None = None
     label: str | None = None
     what: Section | None = None
     count: int | None = None
+    kernel: Kernel | None = None
 
 
 class Job(Record):

@@ -23,6 +23,19 @@ class CorpusFacts(Record):
     unigram_entropy_nats: float
 
 
+class Roofline(Record):
+    """What an arm's module could reach at most here: raw samples, taken in turn in its page."""
+
+    flavour: str = Field(description="the multiply-add of the module's kernels")
+    threads: int = Field(ge=1)
+    chains: int = Field(ge=1, description="independent multiply-adds in flight")
+    bandwidth_buffer_bytes: int = Field(ge=1, description="all three arrays of the triad")
+    core_gflops: list[Number] = Field(description="multiply-adds on registers, one thread, 1e9/s")
+    all_gflops: list[Number] = Field(description="the same on all threads of the arm")
+    bandwidth_core_gbs: list[Number] = Field(description="a = b + s·c, one thread, in GB/s")
+    bandwidth_all_gbs: list[Number]
+
+
 class ArmPlan(Record):
     """One side of the comparison, every choice made."""
 
@@ -36,6 +49,7 @@ class ArmPlan(Record):
     steps_per_window: int = Field(ge=1)
     estimated_step_ms: Number
     readback_ms: Number = Field(description="median empty round trip; recorded, not subtracted")
+    roofline: Roofline | None = None
 
     @property
     def total_steps(self) -> int:

@@ -60,7 +60,11 @@ class JobHandle:
         """What the instructions gave that the page has told of; in order."""
         self._on_progress = on_progress
         self._on_close = on_close
-        self._labels = {op.label for op in job.program if op.op == "read"}
+        self._labels = {
+            op.label: 4 * (op.kernel.M * op.kernel.N if op.kernel else job.flat_size)
+            for op in job.program
+            if op.op in ("read", "kernel") and op.label
+        }
         self._blobs: dict[str, Blob] = {}
         self._future: asyncio.Future[JobResult] = asyncio.get_running_loop().create_future()
 
@@ -118,7 +122,7 @@ class JobHandle:
         if not all(re.fullmatch(r"[0-9]{1,15}", number) for number in numbers):
             raise RefusedError(400, f"blob {label}: offset and total in bytes are needed")
         offset, total = (int(number) for number in numbers)
-        expected = self.job.flat_size * 4
+        expected = self._labels[label]
         if total != expected:
             raise RefusedError(400, f"blob {label}: {total} bytes announced, {expected} expected")
         if length is None:
@@ -189,7 +193,7 @@ def check_op(program: tuple[Op, ...], index: int, given: OpResult, blobs: set[st
             raise SlotError(f"{where}: {counts} steps, losses and norms instead of {op.steps}")
     if op.op in ("readback", "sentinel") and len(given.values_ms) != (op.count or 0):
         raise SlotError(f"{where}: {len(given.values_ms)} values instead of {op.count}")
-    if op.op == "read" and op.label not in blobs:
+    if (op.op == "read" or (op.op == "kernel" and op.label)) and op.label not in blobs:
         raise SlotError(f"{where}: blob {op.label} is not complete")
     times = [given.ms, given.compile_ms, given.upload_ms, *given.values_ms]
     wrong = [ms for ms in times if ms is not None and not 0 <= ms < math.inf]

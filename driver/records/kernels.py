@@ -1,0 +1,72 @@
+"""`driver kernels`: what single kernels gave, raw samples and what is derived from them."""
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from driver.records.page import Kernel, Number, Record
+
+
+class KernelSamples(Record):
+    """One product timed in the page, in turn with the roofline on the same threads."""
+
+    threads: int = Field(ge=1)
+    products_per_sample: int = Field(ge=1)
+    samples_ms: list[Number] = Field(min_length=1)
+    roofline_gflops: list[Number] = Field(
+        min_length=2, description="[i] before sample i, [i + 1] after it"
+    )
+
+
+class KernelRow(Record):
+    """One kernel at one shape. A kernel that is not right is not timed."""
+
+    kernel: Kernel
+    status: Literal["ok", "FAIL"]
+    reason: str | None = None
+    error_over_bound: Number | None = Field(
+        description="largest |C − C64| / (γ·|A||B|), γ = K·u / (1 − K·u), against float64; null "
+        "where the bits are those of the first row of this product and shape"
+    )
+    same_bits: bool | None = Field(
+        description="as the first row of this product and shape; null for that row"
+    )
+    flops: int = Field(description="2·M·N·K")
+    gflops: Number | None = Field(default=None, description="median over the samples, in 1e9/s")
+    gflops_quartiles: tuple[Number, Number] | None = None
+    share: Number | None = Field(
+        default=None, description="median of each sample over the mean of its two roofline samples"
+    )
+    share_quartiles: tuple[Number, Number] | None = None
+    samples: KernelSamples | None = None
+
+
+class ForkTimes(Record):
+    """Empty forks and joins of the arm's threads."""
+
+    threads: int = Field(ge=1)
+    forks_per_sample: int = Field(ge=1)
+    samples_ms: list[Number] = Field(min_length=1)
+    fork_us: Number = Field(description="median of one fork and join")
+    fork_us_quartiles: tuple[Number, Number]
+
+
+class KernelReport(Record):
+    """driver-kernels/1. History of the format: 1 (2026-11) first version."""
+
+    format: Literal["driver-kernels/1"] = "driver-kernels/1"
+    arm: str = Field(description="the arm as a person would write it, every choice made")
+    op: str
+    seed: int = Field(description="of the inputs")
+    ran: dict[str, Any]
+    machine: dict[str, Any]
+    load_before: dict[str, Any]
+    load_after: dict[str, Any]
+    browser: dict[str, Any]
+    rows: tuple[KernelRow, ...] = ()
+    fork: ForkTimes | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Every kernel is right."""
+        return all(row.status == "ok" for row in self.rows)

@@ -1,0 +1,124 @@
+"""An arm's kernels asked apart from its step: the roofline, single products, tuning."""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from driver.arms import AUTO, TILE_OF, TILES, ArmSpec
+from driver.browser import BrowserSession
+from driver.errors import SlotError, Unsupported
+from driver.jobs import NO_MODEL, JobMaker, kernel_op, open_op, roofline_op
+from driver.measure import JobOutcome, run_job
+from driver.records import ArmJob, Kernel, KernelSamples, ModelConfig, Op, Product, Roofline
+from driver.server import JobServer
+from driver.tensors import F32, StepProduct, normals, products
+
+ROOFLINE_SAMPLES = 9
+TUNING_SAMPLES = 3
+# Another tile than the default must be faster by this much, or noise would choose.
+WORTHWHILE = 0.02
+
+
+class Workbench:
+    """Asks one page per question; a job there has no model, so its memory is the kernels' own."""
+
+    def __init__(self, session: BrowserSession, server: JobServer, deadline_s: float) -> None:
+        self._session = session
+        self._server = server
+        self._maker = JobMaker(server, NO_MODEL)
+        self._deadline_s = deadline_s
+
+    async def ask(
+        self, name: str, arm: ArmJob, program: Sequence[Op], inputs: F32 | None = None
+    ) -> JobOutcome:
+        """Runs a program after opening the arm. Raises Unsupported and SlotError."""
+        job = self._maker.job(name, arm, {}, None, [open_op(), *program])
+        if inputs is not None:
+            url = self._server.put("inputs.f32", inputs.astype("<f4").tobytes())
+            job = job.model_copy(update={"assets": job.assets | {"inputs": url}})
+        outcome = await run_job(self._session, self._server, job, deadline_s=self._deadline_s)
+        if inputs is not None:
+            self._server.drop(url)
+        failure = outcome.failure
+        if failure and failure.kind == "unsupported":
+            raise Unsupported(f"arm {arm.name}: {failure.message}")
+        if failure or outcome.result is None:
+            why = f"{failure.kind}: {failure.message}" if failure else "it gave no result"
+            raise SlotError(f"arm {arm.name} failed on the workbench: {why}")
+        return outcome
+
+    async def roofline(self, name: str, arm: ArmJob) -> Roofline | None:
+        """What the arm could reach at most, null where it cannot be asked."""
+        outcome = await self.ask(name, arm, [roofline_op(ROOFLINE_SAMPLES)])
+        found = outcome.ops[-1].detail["roofline"]
+        return Roofline.model_validate(found) if found else None
+
+    async def tune(self, name: str, arm: ArmJob, spec: ArmSpec, config: ModelConfig) -> ArmJob:
+        """The arm with the fastest tile for each blocked product whose tile was left open.
+
+        A tile cannot change a number, only the time.
+        """
+        open_products = [
+            option for option, tile in TILE_OF.items()
+            if spec.options[tile] == AUTO and arm.options[option] == "blocked"
+        ]  # fmt: skip
+        work = [product for product in products(config) if product.option in open_products]
+        tiles = TILES[str(arm.options["simd"])]
+        if not work:
+            return arm
+        program = [
+            kernel_op(kernel_of(product, "blocked", tile), TUNING_SAMPLES)
+            for product in work
+            for tile in tiles
+        ]
+        outcome = await self.ask(name, arm, program, draw_inputs([op.kernel for op in program], 0))
+        # The best sample: what disturbs a machine only adds time.
+        cost = {(option, tile): 0.0 for option in open_products for tile in tiles}
+        results = iter(outcome.ops[1:])
+        for product in work:
+            for tile in tiles:
+                best = max(rates(product.flops, samples_of(next(results).detail)))
+                cost[product.option, tile] += product.count * product.flops / best
+        chosen = {TILE_OF[option]: _best(option, tiles, cost) for option in open_products}
+        return arm.model_copy(update={"options": arm.options | chosen})
+
+
+def _best(option: Product, tiles: tuple[str, ...], cost: dict[tuple[Product, str], float]) -> str:
+    """The cheapest tile, the default unless another is worth it."""
+    best = min(tiles, key=lambda tile: cost[option, tile])
+    worth_it = cost[option, best] < cost[option, tiles[0]] * (1 - WORTHWHILE)
+    return best if worth_it else tiles[0]
+
+
+def kernel_of(product: StepProduct, kernel: str, tile: str) -> Kernel:
+    """A step's product as the page runs it."""
+    return Kernel.model_validate(
+        {"product": product.layout, "kernel": kernel, "tile": tile, "M": product.M,
+         "N": product.N, "K": product.K}
+    )  # fmt: skip
+
+
+def draw_inputs(kernels: Sequence[Kernel | None], seed: int) -> F32:
+    """Normals for the largest of the kernels: A is the first M·K of them, B the K·N after it."""
+    most = max(k.M * k.K + k.K * k.N for k in kernels if k)
+    return normals(np.random.Philox(key=seed), most).astype(np.float32)
+
+
+def samples_of(detail: dict[str, object]) -> KernelSamples:
+    """The samples in what a kernel instruction gave."""
+    return KernelSamples.model_validate(
+        {key: value for key, value in detail.items() if key in KernelSamples.model_fields}
+    )
+
+
+def rates(flops: int, samples: KernelSamples) -> list[float]:
+    """Each sample in GFLOP/s."""
+    return [flops * samples.products_per_sample / ms / 1e6 for ms in samples.samples_ms]
+
+
+def shares(flops: int, samples: KernelSamples) -> list[float]:
+    """Each sample over the mean of the roofline before and after it."""
+    tops = samples.roofline_gflops
+    around = [(before + after) / 2 for before, after in itertools.pairwise(tops)]
+    return [rate / top for rate, top in zip(rates(flops, samples), around, strict=True)]

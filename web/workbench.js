@@ -1,0 +1,115 @@
+// What an arm can do apart from its step, timed: the roofline, single kernels, empty forks.
+//
+// An arm that can be asked has a `workbench` (web/README.md): it runs, this module times. Samples of a
+// kernel alternate with samples of the roofline, since a machine's speed moves.
+
+const SAMPLE_MS = 3; // a sample lasts at least this long: the clock ticks every few µs
+const WARM_MS = 100; // engines compile a function well only once it has run for a while
+const AGAIN_MS = 10; // for a function that has run here before
+const LONGEST_MS = 3000; // of one kernel's samples; at least LEAST are taken all the same
+const LEAST = 3;
+
+// Raw samples of the roofline in 1e9/s: one core and all threads in turn; null where the arm has none.
+export function roofline(arm, count) {
+  const bench = arm.workbench;
+  if (!bench) return null;
+  const core = peak(bench, 1);
+  const all = bench.threads === 1 ? core : peak(bench, bench.threads);
+  const bytes = bench.triad_bytes();
+  const lines = {
+    core_gflops: [() => core.sample(), []],
+    all_gflops: [() => all.sample(), []],
+    bandwidth_core_gbs: [() => rate(bytes, () => bench.triad(1)), []],
+    bandwidth_all_gbs: [() => rate(bytes, () => bench.triad(bench.threads)), []],
+  };
+  for (const [sample] of Object.values(lines)) sample(); // touches every page once
+  for (let i = 0; i < count; i++) {
+    for (const [sample, values] of Object.values(lines)) values.push(sample());
+  }
+  const raw = Object.fromEntries(Object.entries(lines).map(([name, [, values]]) => [name, values]));
+  return {
+    flavour: bench.flavour,
+    threads: bench.threads,
+    chains: core.chains,
+    bandwidth_buffer_bytes: bytes,
+    ...raw,
+  };
+}
+
+const warmed = new Set(); // kernels that have run long enough
+let top = null; // the roofline on all threads of the arm
+
+// Samples of one product and of the roofline on the same threads, in turn: that of the roofline before
+// sample i is roofline_gflops[i], the one after it [i + 1].
+export function kernel_samples(bench, spec, count) {
+  top ??= peak(bench, bench.threads);
+  const key = `${spec.product} ${spec.kernel} ${spec.tile}`;
+  warm(() => bench.product(spec, 1), warmed.has(key) ? AGAIN_MS : WARM_MS);
+  warmed.add(key);
+  let began = performance.now();
+  bench.product(spec, 1);
+  const once = performance.now() - began;
+  const times = Math.max(1, Math.ceil(SAMPLE_MS / Math.max(once, 1e-3)));
+
+  const samples_ms = [];
+  const roofline_gflops = [top.sample()];
+  const until = performance.now() + LONGEST_MS;
+  while (samples_ms.length < count && (samples_ms.length < LEAST || performance.now() < until)) {
+    bench.forks(3); // wakes threads that sleep
+    began = performance.now();
+    bench.product(spec, times);
+    samples_ms.push(performance.now() - began);
+    roofline_gflops.push(top.sample());
+  }
+  return { threads: bench.threads, products_per_sample: times, samples_ms, roofline_gflops };
+}
+
+// What forking and joining cost by themselves: `count` samples of many empty ones.
+export function fork_samples(bench, count) {
+  const forks = 1000;
+  warm(() => bench.forks(forks), WARM_MS);
+  const samples_ms = Array.from({ length: count }, () => {
+    const began = performance.now();
+    bench.forks(forks);
+    return performance.now() - began;
+  });
+  return { threads: bench.threads, forks_per_sample: forks, samples_ms };
+}
+
+// The faster number of chains, found once the loop is compiled well; then samples in GFLOP/s.
+function peak(bench, chunks) {
+  const candidates = [0, 1].map((many) => {
+    const flops = () => bench.madds(many, chunks);
+    warm(flops, WARM_MS);
+    const best = Math.max(...Array.from({ length: 5 }, () => rate(flops(), flops)));
+    return { best, chains: bench.chains(many), sample: () => repeated(bench, flops) };
+  });
+  return candidates[0].best >= candidates[1].best ? candidates[0] : candidates[1];
+}
+
+function warm(run, ms) {
+  const began = performance.now();
+  do run();
+  while (performance.now() - began < ms);
+}
+
+// `amount` per call → amount per nanosecond.
+function rate(amount, run) {
+  const began = performance.now();
+  run();
+  return amount / (performance.now() - began) / 1e6;
+}
+
+// The same, in 1e9/s, over as many calls as fill a sample; `run` returns the amount. Threads that sleep are
+// woken first.
+function repeated(bench, run) {
+  bench.forks(3);
+  const began = performance.now();
+  let amount = 0;
+  let ms = 0;
+  do {
+    amount += run();
+    ms = performance.now() - began;
+  } while (ms < SAMPLE_MS);
+  return amount / ms / 1e6;
+}
