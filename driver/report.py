@@ -47,7 +47,9 @@ def _page(console: Console, receipt: Receipt) -> None:
     _line(console, verdict_line(receipt), _VERDICT_STYLE[receipt.verdict.status])
     console.print()
     for arm in plan.arms:
-        _line(console, f"{arm.side}  {arm.canonical}")
+        # With spaces, so that it wraps between options.
+        name, _, options = arm.canonical.partition(":")
+        _line(console, f"{arm.side}  {name}  {options.replace('+', ' ')}".rstrip())
     console.print()
     console.print(_arms_table(receipt))
     console.print()
