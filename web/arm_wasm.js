@@ -329,14 +329,14 @@ function workbench(exports, memory, threads, size) {
 
     // Fills the three arrays, since memory never written to is not there yet.
     triad_bytes() {
-      new Float32Array(memory.buffer, Number(exports.gpt_area()), 3 * TRIAD_FLOATS).fill(1);
+      new Float32Array(memory.buffer, address(exports.gpt_area()), 3 * TRIAD_FLOATS).fill(1);
       return 3 * 4 * TRIAD_FLOATS;
     },
 
     // A kernel's operands; its output is NaN until it is written.
     load({ M, N, K }, a, b) {
       const place = (operand, count) => (
-        new Float32Array(memory.buffer, Number(exports.kernel_operand(operand, size(M), size(N), size(K))), count)
+        new Float32Array(memory.buffer, address(exports.kernel_operand(operand, size(M), size(N), size(K))), count)
       );
       place(0, M * K).set(a);
       place(1, K * N).set(b);
@@ -351,7 +351,7 @@ function workbench(exports, memory, threads, size) {
     },
 
     output({ M, N, K }) {
-      const at = Number(exports.kernel_operand(2, size(M), size(N), size(K)));
+      const at = address(exports.kernel_operand(2, size(M), size(N), size(K)));
       return new Float32Array(memory.buffer, at, M * N).slice();
     },
 
