@@ -184,7 +184,7 @@ def kernels_command(
     """Check single kernels against float64, then time them beside the roofline.
 
     One thread unless the arm's option `threads` says more; every tile unless `tile` names one.
-    `--op fork` times an empty fork and join of the arm's threads.
+    `--op fork` times a fork and join without work in which all threads take part.
 
     Example: driver kernels --arm wasm:tile=4x8 --op matmul --shapes preset:large,512x512x512
     """

@@ -119,7 +119,7 @@ def kernels(found: KernelReport, width: int = 100, colour: bool = False) -> str:
     _line(console, f"{found.arm}, load {found.load_before.get('load_1min')}", "bold")
     if found.fork:
         fork, (low, high) = found.fork, found.fork.fork_us_quartiles
-        words = f"an empty fork and join of {fork.threads} thread(s): {fork.fork_us:.3g} µs"
+        words = f"a fork and join of {fork.threads} thread(s): {fork.fork_us:.3g} µs"
         times = f"{len(fork.samples_ms)} samples of {fork.forks_per_sample}"
         _line(console, f"{words} ({low:.3g}–{high:.3g}), {times}")
         return _text_of(console)

@@ -232,7 +232,7 @@ def test_forks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     words = ("--op", "fork", "--arm", "wasm:threads=2", "--samples", 3)
     code, out, _ = driver(monkeypatch, capsys, *words)
     assert code == 0
-    assert "an empty fork and join of 2 thread(s)" in out
+    assert "a fork and join of 2 thread(s)" in out
 
 
 def test_a_kernel_that_is_wrong_is_not_timed(

@@ -126,3 +126,18 @@ static void nothing(void *args, size_t chunk, size_t thread) {
 EXPORT(pool_empty_forks) void pool_empty_forks(size_t count) {
   for (size_t i = 0; i < count; i++) pool_run(nothing, 0, 2 * pool.threads);
 }
+
+// Forks and joins in which every thread takes part: a chunk ends when all have begun.
+static void meet(void *args, size_t chunk, size_t thread) {
+  uint32_t *met = args;
+  (void)chunk, (void)thread;
+  ADD(*met, 1);
+  while (LOAD(*met) < (uint32_t)pool.threads) continue;
+}
+
+EXPORT(pool_meetings) void pool_meetings(size_t count) {
+  for (size_t i = 0; i < count; i++) {
+    uint32_t met = 0;
+    pool_run(meet, &met, pool.threads);
+  }
+}

@@ -357,6 +357,9 @@ function workbench(exports, memory, threads, size) {
 
     // Empty forks and joins.
     forks: (count) => exports.pool_empty_forks(size(count)),
+
+    // The same, in which every thread takes part.
+    meetings: (count) => exports.pool_meetings(size(count)),
   };
 }
 

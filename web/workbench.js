@@ -64,13 +64,13 @@ export function kernel_samples(bench, spec, count) {
   return { threads: bench.threads, products_per_sample: times, samples_ms, roofline_gflops };
 }
 
-// What forking and joining cost by themselves: `count` samples of many empty ones.
+// What forking and joining cost by themselves: `count` samples of many in which every thread takes part.
 export function fork_samples(bench, count) {
-  const forks = 1000;
-  warm(() => bench.forks(forks), WARM_MS);
+  const forks = 100;
+  warm(() => bench.meetings(forks), WARM_MS);
   const samples_ms = Array.from({ length: count }, () => {
     const began = performance.now();
-    bench.forks(forks);
+    bench.meetings(forks);
     return performance.now() - began;
   });
   return { threads: bench.threads, forks_per_sample: forks, samples_ms };

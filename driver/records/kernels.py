@@ -42,7 +42,7 @@ class KernelRow(Record):
 
 
 class ForkTimes(Record):
-    """Empty forks and joins of the arm's threads."""
+    """Forks and joins without work in which every thread of the arm takes part."""
 
     threads: int = Field(ge=1)
     forks_per_sample: int = Field(ge=1)
