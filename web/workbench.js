@@ -20,7 +20,7 @@ export function roofline(arm, count) {
     core_gflops: [() => core.sample(), []],
     all_gflops: [() => all.sample(), []],
     bandwidth_core_gbs: [() => rate(bytes, () => bench.triad(1)), []],
-    bandwidth_all_gbs: [() => rate(bytes, () => bench.triad(bench.threads)), []],
+    bandwidth_all_gbs: [() => (bench.meetings(3), rate(bytes, () => bench.triad(bench.threads))), []],
   };
   for (const [sample] of Object.values(lines)) sample(); // touches every page once
   for (let i = 0; i < count; i++) {
@@ -55,7 +55,7 @@ export function kernel_samples(bench, spec, count) {
   const roofline_gflops = [top.sample()];
   const until = performance.now() + LONGEST_MS;
   while (samples_ms.length < count && (samples_ms.length < LEAST || performance.now() < until)) {
-    bench.forks(3); // wakes threads that sleep
+    bench.meetings(3); // wakes threads that sleep
     began = performance.now();
     bench.product(spec, times);
     samples_ms.push(performance.now() - began);
@@ -101,9 +101,9 @@ function rate(amount, run) {
 }
 
 // The same, in 1e9/s, over as many calls as fill a sample; `run` returns the amount. Threads that sleep are
-// woken first.
+// woken first, until all of them run at the same time.
 function repeated(bench, run) {
-  bench.forks(3);
+  bench.meetings(3);
   const began = performance.now();
   let amount = 0;
   let ms = 0;
