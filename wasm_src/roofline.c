@@ -16,7 +16,8 @@
 
 typedef struct {
   int many;
-  size_t rounds;
+  size_t rounds, chunks;
+  uint32_t begun;
   float one;
   float sums[256]; // one per chunk
 } Madds;
@@ -42,16 +43,22 @@ INLINE float madds(const size_t chains, size_t rounds, float one) {
 static void madds_chunk(void *args, size_t chunk, size_t thread) {
   Madds *m = args;
   (void)thread;
+  // One chunk per thread: all begin together, else a thread that wakes late leaves its chunk to another and
+  // two threads look as fast as one.
+  if (m->chunks == pool_threads()) {
+    __atomic_add_fetch(&m->begun, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&m->begun, __ATOMIC_SEQ_CST) < (uint32_t)m->chunks) continue;
+  }
   float sum = m->many ? madds(MANY, m->rounds, m->one) : madds(FEW, m->rounds, m->one);
   m->sums[chunk] = sum;
 }
 
 EXPORT(roofline_chains) size_t roofline_chains(int many) { return many ? MANY : FEW; }
 
-// `chunks` (at most 256) times `rounds` (a power of two, 4 to 2^23: sums stay exact) multiply-adds on every chain's four lanes; `one` is
-// 1, which the compiler must not know. Returns 0 if a chain did not count right.
+// `chunks` (at most 256) times `rounds` (a power of two, 4 to 2^23: sums stay exact) multiply-adds on every
+// chain's four lanes; `one` is 1, which the compiler must not know. Returns 0 if a chain did not count right.
 EXPORT(roofline_madds) int roofline_madds(int many, size_t rounds, size_t chunks, float one) {
-  Madds m = {.many = many, .rounds = rounds, .one = one};
+  Madds m = {.many = many, .rounds = rounds, .chunks = chunks, .one = one};
   pool_run(madds_chunk, &m, chunks);
   for (size_t i = 0; i < chunks; i++)
     if (m.sums[i] != (float)rounds) return 0;
