@@ -295,7 +295,7 @@ def test_ctrl_c_leaves_nothing(other_process: tuple[subprocess.Popen[str], Path]
     process, profile = other_process
     assert profile.exists()
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to everyone in the group
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=60)
     assert "interrupted" in out
     assert_gone(profile, 1)
 

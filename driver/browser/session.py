@@ -40,7 +40,7 @@ _FLAGS = (
     "--mute-audio",
 )
 _LAUNCH_MS = 30_000
-_CLOSE_S = 10.0
+_CLOSE_S = 6.0
 _PROFILE = "playwright_chromiumdev_profile-"
 MAX_EVENTS = 200
 
