@@ -80,6 +80,19 @@ def _doubts(signals: AdapterSignals, vendor: str | None) -> Iterator[str]:
         yield f"the WebGPU adapter names {vendor}, the other signals name {seen}"
 
 
+def judge_page(features: dict[str, Any], gpu_devices: tuple[dict[str, Any], ...]) -> AdapterVerdict:
+    """The verdict from a page's probe and the devices that the browser lists over CDP."""
+    webgpu = features.get("webgpu")
+    available = isinstance(webgpu, dict) and webgpu.get("available") is True
+    return judge(
+        AdapterSignals(
+            webgpu=webgpu if available else None,
+            gpu_devices=gpu_devices,
+            webgl_renderer=features.get("webgl_renderer"),
+        )
+    )
+
+
 def _own_software(webgpu: dict[str, Any]) -> Iterator[str]:
     if webgpu.get("is_fallback") is True:
         yield "the WebGPU adapter says that it is a fallback adapter"

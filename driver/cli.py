@@ -17,6 +17,7 @@ from driver import __version__, build, corpus, doctor, kernels, layout, presets,
 from driver import replay as replays
 from driver.arms import MEANINGS, OPTIONS, parse_arm, parse_arms
 from driver.browser import BrowserChoice, find_browser, setup_browser
+from driver.cases import write_result
 from driver.errors import DriverError, Interrupted, UsageError
 from driver.plan import Purpose, evaluator
 from driver.presets import parse_duration
@@ -165,7 +166,7 @@ def replay(
                     lambda progress: reporter.step(progress.steps_done, progress.loss),
                 )
             )  # fmt: skip
-    replays.save(out, result)
+    write_result(out, result)
     print(f"{problem.steps} steps, last loss {result.losses[-1]:.6f}: {out}")
 
 

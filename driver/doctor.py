@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from driver.adapter import AdapterSignals, AdapterVerdict, judge
+from driver.adapter import AdapterVerdict, judge_page
 from driver.browser import BrowserChoice, BrowserFacts, BrowserSession
 from driver.errors import DriverError
 from driver.layout import cache_dir
@@ -78,13 +78,7 @@ async def examine(choice: BrowserChoice | None) -> DoctorReport:
         checks.append(_page_failed(outcome))
     else:
         detail = outcome.result.ops[0].detail
-        webgpu = detail["webgpu"]
-        signals = AdapterSignals(
-            webgpu=webgpu if webgpu["available"] else None,
-            gpu_devices=browser.gpu_devices,
-            webgl_renderer=detail["webgl_renderer"],
-        )
-        verdict = judge(signals)
+        verdict = judge_page(detail, browser.gpu_devices)
         checks += [*_page(detail, facts), *_wasm(detail["wasm"]), _webgpu(detail, verdict)]
     return DoctorReport(checks=tuple(checks), adapter=verdict)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from driver import adapter as adapters
+from driver.adapter import AdapterVerdict, judge_page
 from driver.arms import TILE_OF, ArmSpec, resolve
 from driver.browser import BrowserSession
 from driver.errors import SlotError, Unsupported, UsageError
@@ -54,7 +54,7 @@ from driver.workload import (
     forward_reason,
 )
 
-# Aim of the timing job, and the share of a slot's time that the step estimate may be off.
+# Length of the timing job's windows.
 ESTIMATE_MS = 300.0
 MOVING: tuple[Section, ...] = ("param", "m", "v")
 OnProgress = Callable[[Progress], None]
@@ -68,7 +68,7 @@ class Probed:
     features: dict[str, Any]
     page: dict[str, Any]
     adapter: dict[str, Any] | None
-    adapter_verdict: adapters.AdapterVerdict
+    adapter_verdict: AdapterVerdict
 
 
 @dataclass(frozen=True)
@@ -102,13 +102,7 @@ async def probe(session: BrowserSession, server: JobServer) -> Probed:
         features=features,
         page=outcome.result.page.model_dump(mode="json"),
         adapter=webgpu if available else None,
-        adapter_verdict=adapters.judge(
-            adapters.AdapterSignals(
-                webgpu=webgpu if available else None,
-                gpu_devices=session.facts.gpu_devices,
-                webgl_renderer=features.get("webgl_renderer"),
-            )
-        ),
+        adapter_verdict=judge_page(features, session.facts.gpu_devices),
     )
 
 

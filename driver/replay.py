@@ -6,7 +6,7 @@ import numpy as np
 
 from driver.arms import ArmSpec, resolve
 from driver.browser import BrowserChoice, BrowserSession
-from driver.cases import Case, Result, read_case, write_result
+from driver.cases import Case, Result, read_case
 from driver.errors import CaseError, SlotError, Unsupported
 from driver.jobs import JobMaker, curve, open_op, read_op, train_op
 from driver.measure import run_job
@@ -71,8 +71,3 @@ async def in_browser(
         grads=maker.tensors_of(outcome.blobs["grad"]),
         params=maker.tensors_of(outcome.blobs["param"]),
     )
-
-
-def save(path: Path, result: Result) -> None:
-    """Writes the result file."""
-    write_result(path, result)

@@ -87,8 +87,8 @@ class Blocks:
             program.append(train_op(1, "first"))
             program += train_ops(arm.warmup_steps - 1, arm.steps_per_window, "warmup")
         program += [train_op(arm.steps_per_window, "window")] * arm.windows
-        last = digest_op if read_refusal(self.maker.config) else read_op
-        program.append(last("param", "param"))
+        refusal = read_refusal(self.maker.config)
+        program.append((digest_op if refusal else read_op)("param", "param"))
         slots = 4 * len(plan.order)
         left_s = plan.estimated_s * (slots - index) / slots
         self.report.phase(
@@ -98,8 +98,7 @@ class Blocks:
         started = now_utc()
         outcome = await self._job(session, f"slot-{index}", which, program)
         self._compare_end(which, outcome, arm.total_steps, index)
-        reason = read_refusal(self.maker.config)
-        return slot_record(arm, started, index, block, position, outcome, reason)
+        return slot_record(arm, started, index, block, position, outcome, refusal)
 
     async def _check_ends(self) -> None:
         """An arm whose curve is longer than the reference's gets one more, untimed job that ends
