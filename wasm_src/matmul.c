@@ -62,9 +62,9 @@ static void naive_chunk(void *args, size_t chunk, size_t thread) {
 // Panels of A are (K, rows), of B (K, columns), for a tile of rows × columns; the last of each is padded
 // with zeros. What follows is inlined into one pair of tasks per tile, in which both are constants.
 
-#define STRIP 36  // most lines of a chunk's strip
+#define STRIP 96  // most lines of a chunk's strip
 #define STRIPS 8 // a thread's, if a product is too small for more: a slow core delays the join by one
-#define DEPTH 256 // of a strip's piece: 36 KiB at most, and beside it a shared panel's piece of 8 KiB
+#define DEPTH 512 // of a strip's piece: 36 KiB at most, and beside it a shared panel's piece of 8 KiB
 #define PACK_DEPTH 32 // of a packing chunk
 
 typedef struct {
