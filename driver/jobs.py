@@ -203,7 +203,10 @@ def kernel_op(kernel: Kernel, count: int = 0, label: str | None = None) -> Op:
 
 
 def profile_op(steps: int, rounds: int) -> Op:
-    """`rounds` rounds of four windows of `steps` steps, two without and two with the profiler."""
+    """`rounds` rounds, after one to warm up, of four windows of `steps` steps each.
+
+    Two of a round run with the profiler and two without it.
+    """
     return Op(op="profile", steps=steps, count=rounds)
 
 

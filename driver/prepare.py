@@ -288,16 +288,16 @@ class Preparation:
         self, side: Side, arm: ArmJob, step_ms: float
     ) -> tuple[Profile | None, str | None]:
         """Where a step's time goes, or why that is not known; in a page of its own."""
-        most, step_ms = self.workload.preset.max_steps_per_window, max(step_ms, 1e-3)
-        steps = max(1, min(most, math.ceil(PROFILE_WINDOW_MS / step_ms)))
-        warm = max(1, min(most, math.ceil(ESTIMATE_MS / step_ms)))
-        affordable = self.deadline_s * 1000 * PROFILE_SHARE / (4 * steps * step_ms)
-        rounds = max(1, min(PROFILE_ROUNDS, int(affordable)))
-        tokens, _ = self.maker.tokens(self.workload.batches(warm + 4 * steps * rounds))
-        program = [open_op(), train_op(warm, "warm-up"), profile_op(steps, rounds)]
-        outcome = await self._run(
-            f"profile-{side}", arm, {"initial": self.initial}, tokens, program
+        step_ms = max(step_ms, 1e-3)
+        steps = min(
+            math.ceil(PROFILE_WINDOW_MS / step_ms), self.workload.preset.max_steps_per_window
         )
+        affordable = self.deadline_s * 1000 * PROFILE_SHARE / (4 * steps * step_ms)
+        rounds = max(1, min(PROFILE_ROUNDS, int(affordable) - 1))  # and one to warm up
+        tokens, _ = self.maker.tokens(self.workload.batches(4 * steps * (1 + rounds)))
+        program = [open_op(), profile_op(steps, rounds)]
+        states = {"initial": self.initial}
+        outcome = await self._run(f"profile-{side}", arm, states, tokens, program)
         detail = _results(outcome)[-1].detail
         if detail["profile"] is None:
             return None, str(detail["reason"])

@@ -33,9 +33,7 @@ def profile_of(samples: ProfileSamples, config: ModelConfig) -> Profile:
     ]
     known = [cost for cost in costs if cost is not None]
     covered = [sum(window) for window in zip(*(op.windows_ms for op in samples.ops), strict=True)]
-    uncovered = [
-        wall - inside for wall, inside in zip(samples.profiled_ms, covered, strict=True)
-    ]
+    uncovered = [wall - inside for wall, inside in zip(samples.profiled_ms, covered, strict=True)]
     return Profile(
         samples=samples,
         rounds=len(costs),

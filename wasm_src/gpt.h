@@ -142,15 +142,15 @@ void adamw(float *param, const float *grad, float *m, float *v, const Slot *slot
   one(layernorm_backward) one(bias_backward) one(matmul_backward_da) one(matmul_backward_db)        \
   one(gelu_backward) one(attention_backward) one(encoder_backward) one(grad_norm) one(adamw)
 
-#define RAN(operation) RAN_##operation,
-typedef enum { OPERATIONS(RAN) OPERATIONS_COUNT } Operation;
-#undef RAN
+#define NUMBER(operation) OP_##operation,
+typedef enum { OPERATIONS(NUMBER) OPERATIONS_COUNT } Operation;
+#undef NUMBER
 
 // What is timed begins; `operation` has ended.
 void profile_begin(void);
 void profile_lap(Operation operation);
 
 // Runs one operation of the step. One that returns something is called as it is, with a lap behind it.
-#define RUN(operation, ...) (operation(__VA_ARGS__), profile_lap(RAN_##operation))
+#define OP(operation, ...) (operation(__VA_ARGS__), profile_lap(OP_##operation))
 
 #endif

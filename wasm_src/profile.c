@@ -13,7 +13,7 @@ static struct {
   double calls[OPERATIONS_COUNT], ms[OPERATIONS_COUNT];
 } profile;
 
-#define NAME(operation) [RAN_##operation] = #operation,
+#define NAME(operation) [OP_##operation] = #operation,
 static const char *const names[] = {OPERATIONS(NAME)};
 
 void profile_begin(void) {

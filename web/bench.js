@@ -205,7 +205,7 @@ const OPS = {
     return { detail: { output_sha256, ...samples } };
   },
 
-  // Trains `count` rounds of four windows of `steps` steps; null with the reason where the arm cannot say.
+  // Trains 1 + `count` rounds of four windows of `steps` steps; null with the reason where the arm cannot say.
   async profile({ steps, count }) {
     const profiler = opened().profile;
     if (!profiler) return { detail: { profile: null, reason: "not measured on this arm yet" } };

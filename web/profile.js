@@ -5,23 +5,22 @@
 
 import { ArmError } from "./errors.js";
 
-// Trains `rounds` times four windows of `steps` steps; `train` trains one and returns its result.
-// Returns the windows' results in order, and the raw samples.
+// Trains `rounds` times four windows of `steps` steps, after four that warm up and count for nothing; `train`
+// trains one and returns its result. Returns the results of all windows in order, and the raw samples.
 export async function profile_samples(profiler, train, steps, rounds) {
   const windows = [];
-  const plain_ms = [];
-  const profiled_ms = [];
-  const ops = [];
-  for (let round = 0; round < rounds; round++) {
+  let profile;
+  for (let round = 0; round <= rounds; round++) {
+    if (round <= 1) profile = { steps, plain_ms: [], profiled_ms: [], ops: [] };
     for (const profiled of [false, true, true, false]) {
       if (profiled) await profiler.start();
       const window = await train();
-      if (profiled) collect(ops, await profiler.stop(), steps);
+      if (profiled) collect(profile.ops, await profiler.stop(), steps);
+      profile[profiled ? "profiled_ms" : "plain_ms"].push(window.ms);
       windows.push(window);
-      (profiled ? profiled_ms : plain_ms).push(window.ms);
     }
   }
-  return { windows, profile: { steps, plain_ms, profiled_ms, ops } };
+  return { windows, profile };
 }
 
 // Adds one window's totals. Every step runs the same operations, so every window has the same counts.
