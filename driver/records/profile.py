@@ -18,7 +18,7 @@ Derived = Annotated[float, Field(allow_inf_nan=False)]
 class OpSamples(Record):
     """One operation, by its name in C and WGSL, in every window with the profiler."""
 
-    op: str = Field(min_length=1, max_length=64)
+    op: str = Field(pattern="^[a-z][a-z0-9_]{0,63}$")
     calls: int = Field(ge=1, lt=2**31, description="in one step")
     windows_ms: Windows = Field(description="over a whole window each")
 
