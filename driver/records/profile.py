@@ -56,7 +56,8 @@ class ProfileOp(Record):
 
 
 class Profile(Record):
-    """A step's time by operation. Times are of one step, medians over the windows."""
+    """A step's time by operation. Times are of one step, medians over the windows: on a machine
+    that does other things as well they need not add up."""
 
     samples: ProfileSamples
     rounds: int
