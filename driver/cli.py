@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -91,6 +92,12 @@ def run(
     tracking_url: Annotated[
         str | None, typer.Option(help="Where the question is discussed.")
     ] = None,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile", help="Also say where a step's time goes, op by op, and what asking costs."
+        ),
+    ] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -100,7 +107,7 @@ def run(
     """
     requests = _requests(
         preset, arms, blocks, seed, corpus_file, out, headed, require,
-        Purpose(0, 0.0, require == "hardware", question, tracking_url), budget,
+        Purpose(0, 0.0, require == "hardware", question, tracking_url, profile), budget,
     )  # fmt: skip
     store.check_writable(out)
     layout.check_cache()
@@ -420,12 +427,10 @@ def _requests(
                 arms=specs,
                 corpus=text,
                 seed=preset.seed if seed is None else seed,
-                purpose=Purpose(
-                    blocks or preset.blocks,
-                    limit_s or preset.budget_s,
-                    purpose.require_hardware,
-                    purpose.question,
-                    purpose.tracking_url,
+                purpose=replace(
+                    purpose,
+                    blocks=blocks or preset.blocks,
+                    budget_s=limit_s or preset.budget_s,
                 ),
                 out=out,
                 headed=headed,

@@ -202,6 +202,14 @@ def kernel_op(kernel: Kernel, count: int = 0, label: str | None = None) -> Op:
     return Op(op="kernel", kernel=kernel, count=count, label=label)
 
 
+def profile_op(steps: int, rounds: int) -> Op:
+    """`rounds` rounds, after one to warm up, of four windows of `steps` steps each.
+
+    Two of a round run with the profiler and two without it.
+    """
+    return Op(op="profile", steps=steps, count=rounds)
+
+
 def curve(ops: Sequence[OpResult], label: str | None = None) -> tuple[list[float], list[float]]:
     """Losses and norms of all train results (with that label) in order."""
     chosen = [op for op in ops if op.op == "train" and label in (None, op.label)]

@@ -45,7 +45,15 @@ def check_cache() -> None:
 def evaluator_sha256() -> str:
     """SHA-256 over the sources that turn raw data into numbers, gates and verdicts."""
     hasher = hashlib.sha256()
-    for name in ("adapter", "parity/measures", "parity/gates", "receipt", "reference", "stats"):
+    for name in (
+        "adapter",
+        "parity/measures",
+        "parity/gates",
+        "profile",
+        "receipt",
+        "reference",
+        "stats",
+    ):
         hasher.update((_PACKAGE / f"{name}.py").read_bytes())
     return hasher.hexdigest()
 

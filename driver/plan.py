@@ -61,6 +61,7 @@ class Purpose:
     require_hardware: bool = False
     question: str | None = None
     tracking_url: str | None = None
+    profile: bool = False
 
 
 def fit_budget(
@@ -129,6 +130,8 @@ def freeze(
             estimated_step_ms=side.cost.step_ms,
             readback_ms=side.cost.readback_ms,
             roofline=side.roofline,
+            profile=side.profile,
+            profile_reason=side.profile_reason,
         )
         for side, choice in zip(sides, shape.choices, strict=True)
     )

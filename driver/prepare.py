@@ -18,6 +18,7 @@ from driver.jobs import (
     JobMaker,
     load_op,
     open_op,
+    profile_op,
     read_op,
     read_refusal,
     train_op,
@@ -27,12 +28,15 @@ from driver.jobs import (
 from driver.machine import machine_facts
 from driver.measure import JobOutcome, run_job
 from driver.parity import key_bias_ratio, tensor_error
+from driver.profile import profile_of
 from driver.records import (
     ArmJob,
     ArmParity,
     Job,
     Op,
     OpResult,
+    Profile,
+    ProfileSamples,
     Progress,
     ReferenceFacts,
     Roofline,
@@ -56,6 +60,10 @@ from driver.workload import (
 
 # Length of the timing job's windows.
 ESTIMATE_MS = 300.0
+# A profile's windows, its rounds of four, and the share of the budget that one arm's may take.
+PROFILE_WINDOW_MS = 100.0
+PROFILE_ROUNDS = 7
+PROFILE_SHARE = 0.1
 MOVING: tuple[Section, ...] = ("param", "m", "v")
 OnProgress = Callable[[Progress], None]
 
@@ -82,6 +90,8 @@ class Prepared:
     parity: ArmParity
     cost: ArmCost
     roofline: Roofline | None = None
+    profile: Profile | None = None
+    profile_reason: str | None = None
 
 
 async def probe(session: BrowserSession, server: JobServer) -> Probed:
@@ -119,6 +129,7 @@ class Preparation:
         deadline_s: float,
         available_bytes: int,
         on_progress: OnProgress | None = None,
+        profile: bool = False,
     ) -> None:
         self.session = session
         self.server = server
@@ -127,6 +138,7 @@ class Preparation:
         self.features = features
         self.deadline_s = deadline_s
         self.on_progress = on_progress
+        self.profile = profile
         self.teacher = TeacherStates(workload)
         self.initial, _ = maker.state("initial", {"param": workload.flat})
         self.forward_reason = forward_reason(workload.config, available_bytes)
@@ -157,8 +169,11 @@ class Preparation:
         expected = expected_echo(arm, self.workload)
         if spec.name == "null":
             ms = float(arm.options["ms"])
-            parity = ArmParity(side=side, applicable=False, reason="the null arm does not train")
-            return Prepared(side, spec, arm, expected, parity, ArmCost(ms, 0.0, 500.0))
+            reason = "the null arm does not train"
+            parity = ArmParity(side=side, applicable=False, reason=reason)
+            cost = ArmCost(ms, 0.0, 500.0)
+            unknown = reason if self.profile else None
+            return Prepared(side, spec, arm, expected, parity, cost, profile_reason=unknown)
         check = self._check_forward if self.forward_reason else self._check
         parity, first_step_ms, readback_ms, overhead_ms = await check(side, arm)
         step_ms = first_step_ms
@@ -166,7 +181,8 @@ class Preparation:
             step_ms, overhead_ms = await self._time(side, arm, first_step_ms)
         cost = ArmCost(step_ms, readback_ms, overhead_ms)
         roofline = await self.bench.roofline(f"roofline-{side}", arm) if spec.is_wasm else None
-        return Prepared(side, spec, arm, expected, parity, cost, roofline)
+        profile, unknown = await self._profile(side, arm, step_ms) if self.profile else (None, None)
+        return Prepared(side, spec, arm, expected, parity, cost, roofline, profile, unknown)
 
     async def _tuned(self, side: Side, spec: ArmSpec) -> ArmJob:
         """What runs here, tiles chosen by measurement; the same for the same arm twice."""
@@ -267,6 +283,26 @@ class Preparation:
         outcome = await self._run(f"time-{side}", arm, {"initial": self.initial}, tokens, program)
         times = [op.ms for op in _results(outcome) if op.op == "train" and op.ms is not None]
         return min(times[1:]) / steps, outcome.wall_ms - sum(times)
+
+    async def _profile(
+        self, side: Side, arm: ArmJob, step_ms: float
+    ) -> tuple[Profile | None, str | None]:
+        """Where a step's time goes, or why that is not known; in a page of its own."""
+        step_ms = max(step_ms, 1e-3)
+        steps = min(
+            math.ceil(PROFILE_WINDOW_MS / step_ms), self.workload.preset.max_steps_per_window
+        )
+        affordable = self.deadline_s * 1000 * PROFILE_SHARE / (4 * steps * step_ms)
+        rounds = max(1, min(PROFILE_ROUNDS, int(affordable) - 1))  # and one to warm up
+        tokens, _ = self.maker.tokens(self.workload.batches(4 * steps * (1 + rounds)))
+        program = [open_op(), profile_op(steps, rounds)]
+        states = {"initial": self.initial}
+        outcome = await self._run(f"profile-{side}", arm, states, tokens, program)
+        detail = _results(outcome)[-1].detail
+        if detail["profile"] is None:
+            return None, str(detail["reason"])
+        samples = ProfileSamples.model_validate(detail["profile"])
+        return profile_of(samples, self.workload.config), None
 
     async def _run(
         self,

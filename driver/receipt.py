@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from driver import adapter
 from driver.errors import ReceiptError
 from driver.parity import SIDES, gate_plans, judge
+from driver.profile import profile_of
 from driver.records import (
     ArmParity,
     Comparison,
@@ -337,7 +338,9 @@ def _digest_faults(data: dict[str, Any], receipt: Receipt) -> list[str]:
     actual = digest(data)
     if receipt.digest != actual:
         faults.append(f"digest is {receipt.digest!r:.80}, its content gives {actual}")
-    if receipt.plan.sha256 != plan_digest(receipt.plan):
+    # As written: a field that a later version has added was not there to be hashed.
+    plan = receipt.plan.model_dump(mode="json", exclude={"sha256"}, exclude_unset=True)
+    if receipt.plan.sha256 != _sha256(plan):
         faults.append("plan/sha256 does not match the plan: it was changed after it was frozen")
     return faults
 
@@ -358,6 +361,10 @@ def _contradictions(receipt: Receipt) -> list[str]:
     for i, side in enumerate(SIDES):
         if plan.arms[i].side != side:
             faults.append(f"plan/arms/{i}/side is {plan.arms[i].side}, expected {side}")
+        profile = plan.arms[i].profile
+        if profile:
+            derived = profile_of(profile.samples, plan.config)
+            faults += _unlike(derived.model_dump(), profile.model_dump(), f"plan/arms/{i}/profile")
         if receipt.parity[i].side != side:
             faults.append(f"parity/{i}/side is {receipt.parity[i].side}, expected {side}")
     for i, slot in enumerate(receipt.slots):

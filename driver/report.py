@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from driver.doctor import DoctorReport
-from driver.records import ArmSummary, Estimate, Gate, KernelReport, Receipt, Slot
+from driver.records import ArmPlan, ArmSummary, Estimate, Gate, KernelReport, Profile, Receipt, Slot
 from driver.tensors import executed_flops
 
 _MARK = {"pass": "pass", "fail": "FAIL", "unknown": "unknown", "not-applicable": "n/a"}
@@ -59,6 +59,8 @@ def _page(console: Console, receipt: Receipt) -> None:
     console.print()
     console.print(_slots_table(receipt.slots))
     console.print()
+    for arm in plan.arms:
+        _profile_of(console, arm)
     console.print(_gates_table(receipt.gates))
     console.print()
     _line(console, verdict_line(receipt), _VERDICT_STYLE[receipt.verdict.status])
@@ -280,6 +282,43 @@ def _slots_table(slots: Sequence[Slot]) -> Table:
     return table
 
 
+def _profile_of(console: Console, arm: ArmPlan) -> None:
+    """Where a step's time goes, the longest first, or why that is not known; else nothing."""
+    profile = arm.profile
+    if profile:
+        _line(console, f"profile of {arm.side} {arm.name}", "bold")
+        console.print(_profile_table(profile))
+        _line(console, _cost_line(profile))
+    elif arm.profile_reason:
+        _line(console, f"no profile of {arm.side} {arm.name}: {arm.profile_reason}")
+    if profile or arm.profile_reason:
+        console.print()
+
+
+def _profile_table(profile: Profile) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("operation", "calls", "ms/step", "share", "GFLOP/s"):
+        left = heading == "operation"
+        table.add_column(heading, justify="left" if left else "right", overflow="fold")
+    for op in sorted(profile.ops, key=lambda op: -op.ms):
+        _row(table, op.op, str(op.calls), _number(op.ms), _percent(op.share), _number(op.gflops))
+    whole, outside = profile.wall_profiled_ms, profile.uncovered_ms
+    share = outside / whole if whole else None
+    _row(table, "outside of them", "", _number(outside), _percent(share), "")
+    return table
+
+
+def _cost_line(profile: Profile) -> str:
+    cost, spread = profile.cost, profile.cost_range
+    words = "not known" if cost is None else f"{cost - 1:+.1%} of a step"
+    if spread:
+        words += f" ({spread[0] - 1:+.1%} to {spread[1] - 1:+.1%} over {profile.rounds} round(s))"
+    return (
+        f"the profiler's own cost: {words}; {_number(profile.wall_ms)} ms/step without it, "
+        f"{_number(profile.wall_profiled_ms)} with it, windows of {profile.samples.steps} step(s)"
+    )
+
+
 def _gates_table(gates: Sequence[Gate]) -> Table:
     table = Table(box=None, pad_edge=False)
     for heading in ("gate", "class", "status", "reason"):
@@ -302,6 +341,10 @@ def _interval(estimate: Estimate) -> str:
     if estimate.low is None or estimate.high is None:
         return ""
     return f"{estimate.low:.4g} to {estimate.high:.4g}"
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.1%}"
 
 
 def _number(value: float | None) -> str:

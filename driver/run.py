@@ -60,6 +60,7 @@ async def run(
                 session, server, maker, workload, probed.features, request.purpose.budget_s,
                 state.memory_available_bytes,
                 lambda progress: report.step(progress.op, progress.loss),
+                request.purpose.profile,
             )  # fmt: skip
             a_spec, b_spec = request.arms
             report.phase(f"checking and timing A {a_spec.name}", preparation.length)

@@ -79,12 +79,13 @@ def model_flops(config: ModelConfig) -> int:
 
 @dataclass(frozen=True)
 class StepProduct:
-    """A matrix product C (M,N), K deep, that a step makes `count` times.
+    """A matrix product C (M,N), K deep, that a step makes `count` times in operation `op`.
 
     `option` chooses its kernel; `layout` says how its operands lie (see Kernel). They differ for
     the tied head, whose matrix is stored the other way round.
     """
 
+    op: str
     option: Product
     layout: Product
     M: int
@@ -104,28 +105,35 @@ def products(config: ModelConfig) -> tuple[StepProduct, ...]:
     found = []
     for inner, outer in ((C, 3 * C), (C, C), (C, F), (F, C)):  # y (N,outer) = x (N,inner) · w
         found += [
-            StepProduct("mm_fwd", "mm_fwd", N, outer, inner, L),
-            StepProduct("mm_da", "mm_da", N, inner, outer, L),
-            StepProduct("mm_db", "mm_db", inner, outer, N, L),
+            StepProduct("matmul_forward", "mm_fwd", "mm_fwd", N, outer, inner, L),
+            StepProduct("matmul_backward_da", "mm_da", "mm_da", N, inner, outer, L),
+            StepProduct("matmul_backward_db", "mm_db", "mm_db", inner, outer, N, L),
         ]
     return (
         *found,
-        StepProduct("mm_fwd", "mm_da", N, V, C, 1),
-        StepProduct("mm_da", "mm_fwd", N, C, V, 1),
-        StepProduct("mm_db", "mm_db", V, C, N, 1),
+        StepProduct("head_forward", "mm_fwd", "mm_da", N, V, C, 1),
+        StepProduct("head_backward_da", "mm_da", "mm_fwd", N, C, V, 1),
+        StepProduct("head_backward_db", "mm_db", "mm_db", V, C, N, 1),
     )
 
 
-def executed_flops(config: ModelConfig) -> int:
-    """FLOPs that one training step really takes in its products, for a share of a roofline.
+def operation_flops(config: ModelConfig) -> dict[str, int]:
+    """FLOPs that one training step really takes in the products of each of its operations.
 
     Each matrix, the tied head included, makes three products (forward, dA, dB); attention makes 2
     forward and 5 backward (scores twice), of which only the causal half with its diagonal counts.
-    What is not a product (norms, GELU, softmax, AdamW) counts nothing.
+    What is not a product (norms, GELU, softmax, AdamW) counts nothing and is left out.
     """
-    N, T, C, L = config.positions, config.ctx, config.d_model, config.n_layer
-    matrices = sum(product.flops * product.count for product in products(config))
-    return matrices + L * (2 + 5) * N * (T + 1) * C
+    pairs = config.n_layer * config.positions * (config.ctx + 1) * config.d_model
+    found = {"attention_forward": 2 * pairs, "attention_backward": 5 * pairs}
+    for product in products(config):
+        found[product.op] = found.get(product.op, 0) + product.flops * product.count
+    return found
+
+
+def executed_flops(config: ModelConfig) -> int:
+    """All of `operation_flops`, for a share of a roofline."""
+    return sum(operation_flops(config).values())
 
 
 def flatten(config: ModelConfig, state: State) -> F32:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from driver.parity import gate_plans
+from driver.profile import profile_of
 from driver.receipt import assemble, frozen
 from driver.records import (
     ArmParity,
@@ -20,6 +21,7 @@ from driver.records import (
     ModelConfig,
     PageFailure,
     Plan,
+    ProfileSamples,
     ReferenceFacts,
     Roofline,
     Side,
@@ -46,6 +48,15 @@ ROOFLINE = Roofline(
     core_gflops=[40.0, 41.0, 39.0], all_gflops=[1e-3, 1.1e-3, 9e-4],
     bandwidth_core_gbs=[10.0, 11.0, 9.0], bandwidth_all_gbs=[15.0, 16.0, 14.0],
 )  # fmt: skip
+
+PROFILE = ProfileSamples.model_validate({
+    "steps": 5, "plain_ms": [50.0, 51.0, 49.0, 50.5], "profiled_ms": [50.5, 51.5, 50.0, 50.0],
+    "ops": [
+        {"op": "matmul_forward", "calls": 4, "windows_ms": [30.0, 31.0, 30.5, 29.5]},
+        {"op": "gelu_forward", "calls": 1, "windows_ms": [5.0, 5.1, 4.9, 5.2]},
+        {"op": "adamw", "calls": 1, "windows_ms": [10.0, 10.5, 11.0, 9.5]},
+    ],
+})  # fmt: skip
 
 HARDWARE = {
     "available": True, "vendor": "nvidia", "architecture": "turing", "device": "",
@@ -208,12 +219,15 @@ def _arm(side: Side, name: str) -> ArmPlan:
     expected: dict[str, Any] = {"arm": name, "state_sha256": "5a" * 32}
     if name != "null":
         expected |= {"hyper": CONFIG.model_dump(), "tokens_sha256": "70" * 32}
+    is_wasm = name.startswith("wasm")
     return ArmPlan(
         side=side, name=name,
         canonical=f"{name}:" + "+".join(f"{key}={options[key]}" for key in sorted(options)),
         options=options, expected=expected, warmup_steps=WARMUP, windows=WINDOWS,
         steps_per_window=STEPS_PER_WINDOW, estimated_step_ms=MS[side] / STEPS_PER_WINDOW,
-        readback_ms=0.05, roofline=ROOFLINE if name.startswith("wasm") else None,
+        readback_ms=0.05, roofline=ROOFLINE if is_wasm else None,
+        profile=profile_of(PROFILE, CONFIG) if is_wasm else None,
+        profile_reason=None if is_wasm else "not measured on this arm yet",
     )  # fmt: skip
 
 

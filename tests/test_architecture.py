@@ -25,6 +25,7 @@ ORDER = [
     "cases",
     "parity",
     "stats",
+    "profile",  # where a step's time goes
     "build",
     "machine",
     "adapter",
@@ -50,7 +51,7 @@ ORDER = [
 ]
 EXEMPT = {"__init__", "__main__"}  # the package's version; the way in
 
-MATHS = ["tensors", "schedule", "reference", "parity", "stats", "receipt", "report"]
+MATHS = ["tensors", "schedule", "reference", "parity", "stats", "profile", "receipt", "report"]
 IO_MODULES = {
     "aiohttp",
     "asyncio",

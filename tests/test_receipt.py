@@ -1,6 +1,8 @@
 """Receipts: sealed, read back, verified; changed, forged and hostile ones refused."""
 
+import contextlib
 import copy
+import hashlib
 import json
 import math
 import os
@@ -12,8 +14,10 @@ from typing import Any
 
 import pytest
 import receipts
+import rfc8785
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from receipts import EVALUATOR
 
 from driver import receipt, report, store
@@ -240,6 +244,52 @@ def test_an_added_field() -> None:
         data = copied()
         target(data, (*path, "x"))["note"] = "hello"
         assert verify(data) != [], path
+
+
+# --------------------------------------------------------------------------- profiles
+
+
+PROFILE = ("plan", "arms", 0, "profile")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("cost",), 1.0, "plan/arms/0/profile/cost is 1.0"),
+        (("uncovered_ms",), 0.0, "plan/arms/0/profile/uncovered_ms"),
+        (("ops", 1, "ms"), 0.5, "plan/arms/0/profile/ops/1/ms"),
+        (("ops", 0, "flops"), 1, "plan/arms/0/profile/ops/0/flops"),
+        (("ops", 2, "op"), "sgd", "plan/arms/0/profile/ops/2/op"),
+        (("samples", "profiled_ms", 2), 1.0, "plan/arms/0/profile/"),
+        (("samples", "ops", 0, "calls"), 9, "plan/arms/0/profile/ops/0/calls"),
+        (("samples", "steps"), 0, "plan/arms/0/profile/samples/steps: "),
+        (("samples", "plain_ms", 0), None, "plan/arms/0/profile/samples/plain_ms/0: "),
+        (("samples", "plain_ms"), [1.0] * 5000, "plan/arms/0/profile/samples/plain_ms: "),
+        (("ops", 0, "ms"), None, "plan/arms/0/profile/ops/0/ms: "),
+    ],
+)
+def test_a_forged_profile(path: tuple[str | int, ...], value: Json, said: str) -> None:
+    """Whatever its digests say: what is derived is derived again."""
+    data = copied()
+    target(data, (*PROFILE, *path))[path[-1]] = value
+    with contextlib.suppress(ValidationError):
+        refrozen(data)
+    faults = verify(resealed(data))
+    assert any(said in fault for fault in faults), faults[:5]
+
+
+def test_a_receipt_from_before_there_were_profiles() -> None:
+    """Its plan was hashed without the fields that came later."""
+    data = copied(SEALED["null"])
+    for arm in data["plan"]["arms"]:
+        for later in ("roofline", "profile", "profile_reason"):
+            del arm[later]
+    old = {key: value for key, value in data["plan"].items() if key != "sha256"}
+    data["plan"]["sha256"] = hashlib.sha256(rfc8785.dumps(old)).hexdigest()
+    for slot in data["slots"]:
+        slot["ran"]["plan_sha256"] = data["plan"]["sha256"]
+    assert verify(resealed(data)) == []
+    assert receipt.parse(resealed(data)).plan.arms[0].profile is None
 
 
 # --------------------------------------------------------------------------- forgeries

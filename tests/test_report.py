@@ -71,6 +71,28 @@ def test_the_share_of_the_roofline() -> None:
     assert "%" not in b
 
 
+def test_where_a_steps_time_goes() -> None:
+    """Operations by time, what is outside of them, and what asking cost."""
+    lines = report.text(RUNS["good"], width=300).splitlines()
+    rows = lines[lines.index("profile of A wasm") + 1 :]
+    assert rows[0].split() == ["operation", "calls", "ms/step", "share", "GFLOP/s"]
+    # 1536 FLOPs in 6.05 ms; windows of 5 steps.
+    assert rows[1].split() == ["matmul_forward", "4", "6.05", "60.2%", "0.0002539"]
+    assert rows[2].split() == ["adamw", "1", "2.05", "20.4%"]
+    assert rows[3].split() == ["gelu_forward", "1", "1.01", "10.0%"]
+    assert rows[4].split() == ["outside", "of", "them", "1.04", "10.3%"]
+    assert rows[5].startswith("the profiler's own cost: +0.7% of a step (+0.5% to +1.0% over 2 ")
+    assert "10.05 ms/step without it, 10.05 with it, windows of 5 step(s)" in rows[5]
+    assert "no profile of B webgpu: not measured on this arm yet" in lines
+
+
+def test_no_profile_where_none_was_asked_for() -> None:
+    run, none = RUNS["good"], {"profile": None, "profile_reason": None}
+    arms = tuple(arm.model_copy(update=none) for arm in run.plan.arms)
+    plan = run.plan.model_copy(update={"arms": arms})
+    assert "profile" not in report.text(run.model_copy(update={"plan": plan}))
+
+
 def test_the_ratio_with_its_interval() -> None:
     run = RUNS["good"]
     estimate = run.comparison.estimate
@@ -125,7 +147,7 @@ def poisoned(data: Any, poison: str, keep: tuple[str, ...] = ()) -> Any:
 # Words of the schema; anything else may hold what a stranger likes.
 WORDS = (
     "format", "side", "order", "gate_class", "status", "word", "kind", "adapter_verdict",
-    "nonfinite", "order",
+    "nonfinite", "order", "op",
 )  # fmt: skip
 
 

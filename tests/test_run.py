@@ -118,6 +118,9 @@ def test_wasm_against_wasm64(run: RunPreset) -> None:
     assert receipt["environment"]["page"]["cross_origin_isolated"] is True
     assert any(name.endswith(".wasm") for name in _artifacts(receipt))
     assert "unqualified" in printed
+    # Where a step's time goes is told where it is asked for.
+    assert [arm["profile"] for arm in receipt["plan"]["arms"]] == [None, None]
+    assert "profile" not in printed
 
 
 def _artifacts(receipt: dict[str, Any]) -> list[str]:
@@ -126,7 +129,7 @@ def _artifacts(receipt: dict[str, Any]) -> list[str]:
 
 def test_webgpu_on_a_software_adapter(run: RunPreset) -> None:
     """A software adapter is no error: everything numeric is checked, the verdict says so."""
-    code, (receipt,), printed = run("--arms", "wasm,webgpu")
+    code, (receipt,), printed = run("--arms", "wasm,webgpu", "--profile")
     if receipt["environment"]["adapter_verdict"] != "software":
         pytest.skip("this machine's adapter is not a software adapter")
     assert code == 0
@@ -138,6 +141,12 @@ def test_webgpu_on_a_software_adapter(run: RunPreset) -> None:
     assert webgpu["adapter"]
     for name in ("parity.grads.B", "parity.params.B", "curve.loss.B", "final.params.B"):
         assert gates(receipt)[name]["status"] == "pass"
+    profiled, asked = receipt["plan"]["arms"]
+    assert "adamw" in [op["op"] for op in profiled["profile"]["ops"]]
+    assert "profile of A wasm" in printed
+    assert asked["profile"] is None
+    assert asked["profile_reason"] == "not measured on this arm yet"
+    assert "no profile of B webgpu: not measured on this arm yet" in printed
 
 
 def test_require_hardware(run: RunPreset) -> None:

@@ -18,10 +18,19 @@ from driver.arms import TILE_OF, TILES
 from driver.browser import BrowserSession, find_browser
 from driver.build import build_wasm
 from driver.cases import Case, Result, read_case, write_result
-from driver.jobs import NO_MODEL, JobMaker, curve, open_op, read_op, roofline_op, train_op
+from driver.jobs import (
+    NO_MODEL,
+    JobMaker,
+    curve,
+    open_op,
+    profile_op,
+    read_op,
+    roofline_op,
+    train_op,
+)
 from driver.layout import WEB
 from driver.measure import JobOutcome, run_job
-from driver.records import ArmJob, ModelConfig, Op, OpResult, Roofline
+from driver.records import ArmJob, ModelConfig, Op, OpResult, ProfileSamples, Roofline
 from driver.reference import Reference
 from driver.server import JobServer
 from driver.tensors import flatten, initial_state
@@ -410,6 +419,75 @@ async def test_an_arm_without_a_workbench_has_no_roofline(session, server) -> No
         session, server, ArmJob(name="null", module="arm_null.js", options={}), [roofline_op(3)]
     )
     assert op.detail == {"roofline": None}
+
+
+# --------------------------------------------------------------------------- where the time goes
+
+
+def calls_of(L: int) -> dict[str, int]:
+    """How often one step runs each operation."""
+    once = ("encoder_forward", "head_forward", "crossentropy", "head_backward_da",
+            "head_backward_db", "encoder_backward", "grad_norm", "adamw")  # fmt: skip
+    by_layer = ("attention_forward", "gelu_forward", "gelu_backward", "attention_backward")
+    products = ("matmul_forward", "bias_backward", "matmul_backward_da", "matmul_backward_db")
+    return {
+        **dict.fromkeys(once, 1),
+        **dict.fromkeys(by_layer, L),
+        **dict.fromkeys(products, 4 * L),
+        **dict.fromkeys(("layernorm_forward", "layernorm_backward"), 2 * L + 1),
+    }
+
+
+@pytest.mark.parametrize("on", [arm("wasm", 1), arm("wasm64", 2, "simd128")])
+async def test_a_profile(session, server, on) -> None:
+    """It says what ran, its times lie within the windows', and it changes no number."""
+    rounds, steps = 2, 3
+    case = case_of(SHAPES["nothing divides by 4"], steps=4 * steps * (1 + rounds))
+    whole = case.tokens.shape[0]
+    program = [open_op(), profile_op(steps, rounds), read_op("param", "param")]
+    _, asked = await run(session, server, case, on, program)
+    program[1] = train_op(whole, "plain")
+    _, plain = await run(session, server, case, on, program)
+    assert asked.failure is plain.failure is None
+    assert asked.ops[1].losses == plain.ops[1].losses
+    assert asked.ops[1].grad_norms == plain.ops[1].grad_norms
+    assert len(asked.ops[1].losses) == asked.ops[1].steps == whole
+    assert asked.blobs["param"] == plain.blobs["param"]
+
+    found = ProfileSamples.model_validate(asked.ops[1].detail["profile"])
+    assert found.steps == steps
+    assert len(found.plain_ms) == len(found.profiled_ms) == 2 * rounds
+    assert {op.op: op.calls for op in found.ops} == calls_of(case.config.n_layer)
+    assert next(op.op for op in found.ops) == "encoder_forward"
+    assert found.ops[-1].op == "adamw"
+    for window, wall in enumerate(found.profiled_ms):
+        inside = sum(op.windows_ms[window] for op in found.ops)
+        assert 0 < inside <= wall + 0.01  # the clock's step is 0.005 ms
+
+
+ASKED = """
+const real = WebAssembly.instantiate;
+const now = () => { throw new Error("the clock was asked"); };
+WebAssembly.instantiate = (module, { env }) => real(module, { env: { ...env, now } });
+"""
+
+
+async def test_without_the_profiler_the_clock_is_never_asked(session, broken) -> None:
+    server = await broken("arm_wasm.js", BEFORE.format(ASKED))
+    case = case_of(SHAPES["heads of 12"], steps=11)
+    program = [open_op(), train_op(3, "x"), profile_op(1, 1)]
+    _, outcome = await run(session, server, case, arm(), program)
+    assert [op.op for op in outcome.ops] == ["open", "train"]
+    assert outcome.failure is not None
+    assert outcome.failure.op == "profile"
+    assert "the clock was asked" in outcome.failure.message
+
+
+async def test_an_arm_without_a_profiler_says_so(session, server) -> None:
+    (op,) = await bench(
+        session, server, ArmJob(name="null", module="arm_null.js", options={}), [profile_op(1, 1)]
+    )
+    assert op.detail == {"profile": None, "reason": "not measured on this arm yet"}
 
 
 # --------------------------------------------------------------------------- loud when it fails

@@ -263,22 +263,22 @@ EXPORT(gpt_bind) int gpt_bind(void) {
 static void forward(void) {
   const Config *c = &gpt.config;
   size_t N = c->N, C = c->C, F = c->F;
-  encoder_forward(gpt.encoded, gpt.tokens, gpt.wte.w, gpt.wpe.w, c->B, c->T, C);
+  OP(encoder_forward, gpt.encoded, gpt.tokens, gpt.wte.w, gpt.wpe.w, c->B, c->T, C);
   const float *x = gpt.encoded;
   for (size_t i = 0; i < c->L; i++) {
     Layer *l = &gpt.layers[i];
-    layernorm_forward(l->ln1, l->ln1_mean, l->ln1_rstd, x, l->ln1_g.w, l->ln1_b.w, N, C);
-    matmul_forward(l->qkv, l->ln1, l->wqkv.w, l->bqkv.w, 0, N, C, 3 * C);
-    attention_forward(l->attn, l->attn_top, l->attn_inverse, l->qkv, c->B, c->T, C, c->H);
-    matmul_forward(l->mid, l->attn, l->wo.w, l->bo.w, x, N, C, C);
-    layernorm_forward(l->ln2, l->ln2_mean, l->ln2_rstd, l->mid, l->ln2_g.w, l->ln2_b.w, N, C);
-    matmul_forward(l->gelu_slope, l->ln2, l->w1.w, l->b1.w, 0, N, C, F);
-    gelu_forward(l->gelu, l->gelu_slope, l->gelu_slope, N * F);
-    matmul_forward(l->out, l->gelu, l->w2.w, l->b2.w, l->mid, N, F, C);
+    OP(layernorm_forward, l->ln1, l->ln1_mean, l->ln1_rstd, x, l->ln1_g.w, l->ln1_b.w, N, C);
+    OP(matmul_forward, l->qkv, l->ln1, l->wqkv.w, l->bqkv.w, 0, N, C, 3 * C);
+    OP(attention_forward, l->attn, l->attn_top, l->attn_inverse, l->qkv, c->B, c->T, C, c->H);
+    OP(matmul_forward, l->mid, l->attn, l->wo.w, l->bo.w, x, N, C, C);
+    OP(layernorm_forward, l->ln2, l->ln2_mean, l->ln2_rstd, l->mid, l->ln2_g.w, l->ln2_b.w, N, C);
+    OP(matmul_forward, l->gelu_slope, l->ln2, l->w1.w, l->b1.w, 0, N, C, F);
+    OP(gelu_forward, l->gelu, l->gelu_slope, l->gelu_slope, N * F);
+    OP(matmul_forward, l->out, l->gelu, l->w2.w, l->b2.w, l->mid, N, F, C);
     x = l->out;
   }
-  layernorm_forward(gpt.lnf, gpt.lnf_mean, gpt.lnf_rstd, x, gpt.lnf_g.w, gpt.lnf_b.w, N, C);
-  head_forward(gpt.logits, gpt.lnf, gpt.wte.w, N, C, c->V);
+  OP(layernorm_forward, gpt.lnf, gpt.lnf_mean, gpt.lnf_rstd, x, gpt.lnf_g.w, gpt.lnf_b.w, N, C);
+  OP(head_forward, gpt.logits, gpt.lnf, gpt.wte.w, N, C, c->V);
 }
 
 static const float *input_of(size_t layer) {
@@ -288,27 +288,32 @@ static const float *input_of(size_t layer) {
 static void backward(void) {
   const Config *c = &gpt.config;
   size_t N = c->N, C = c->C, F = c->F;
-  head_backward(gpt.dnorm, gpt.wte, gpt.logits, gpt.lnf, N, C, c->V);
-  layernorm_backward(gpt.dx, 0, gpt.lnf_g, gpt.lnf_b, gpt.dnorm, input_of(c->L), gpt.lnf_mean,
-                     gpt.lnf_rstd, N, C);
+  OP(head_backward_da, gpt.dnorm, gpt.logits, gpt.wte.w, N, C, c->V);
+  OP(head_backward_db, gpt.wte.d, gpt.lnf, gpt.logits, N, C, c->V);
+  OP(layernorm_backward, gpt.dx, 0, gpt.lnf_g, gpt.lnf_b, gpt.dnorm, input_of(c->L), gpt.lnf_mean,
+      gpt.lnf_rstd, N, C);
   for (size_t i = c->L; i-- > 0;) {
     Layer *l = &gpt.layers[i];
-    bias_backward(l->b2.d, gpt.dx, N, C);
-    matmul_backward(gpt.dgelu, l->w2, gpt.dx, l->gelu, N, F, C);
-    gelu_backward(gpt.dgelu, l->gelu_slope, N * F);
-    bias_backward(l->b1.d, gpt.dgelu, N, F);
-    matmul_backward(gpt.dnorm, l->w1, gpt.dgelu, l->ln2, N, C, F);
-    layernorm_backward(gpt.dx, 1, l->ln2_g, l->ln2_b, gpt.dnorm, l->mid, l->ln2_mean, l->ln2_rstd, N, C);
-    bias_backward(l->bo.d, gpt.dx, N, C);
-    matmul_backward(gpt.dattn, l->wo, gpt.dx, l->attn, N, C, C);
-    attention_backward(gpt.dqkv, gpt.dattn, l->attn_top, l->attn_inverse, l->qkv, c->B, c->T, C, c->H);
-    bias_backward(l->bqkv.d, gpt.dqkv, N, 3 * C);
-    matmul_backward(gpt.dnorm, l->wqkv, gpt.dqkv, l->ln1, N, C, 3 * C);
-    layernorm_backward(gpt.dx, 1, l->ln1_g, l->ln1_b, gpt.dnorm, input_of(i), l->ln1_mean, l->ln1_rstd,
-                       N, C);
+    OP(bias_backward, l->b2.d, gpt.dx, N, C);
+    OP(matmul_backward_da, gpt.dgelu, gpt.dx, l->w2.w, N, F, C);
+    OP(matmul_backward_db, l->w2.d, l->gelu, gpt.dx, N, F, C);
+    OP(gelu_backward, gpt.dgelu, l->gelu_slope, N * F);
+    OP(bias_backward, l->b1.d, gpt.dgelu, N, F);
+    OP(matmul_backward_da, gpt.dnorm, gpt.dgelu, l->w1.w, N, C, F);
+    OP(matmul_backward_db, l->w1.d, l->ln2, gpt.dgelu, N, C, F);
+    OP(layernorm_backward, gpt.dx, 1, l->ln2_g, l->ln2_b, gpt.dnorm, l->mid, l->ln2_mean, l->ln2_rstd, N, C);
+    OP(bias_backward, l->bo.d, gpt.dx, N, C);
+    OP(matmul_backward_da, gpt.dattn, gpt.dx, l->wo.w, N, C, C);
+    OP(matmul_backward_db, l->wo.d, l->attn, gpt.dx, N, C, C);
+    OP(attention_backward, gpt.dqkv, gpt.dattn, l->attn_top, l->attn_inverse, l->qkv, c->B, c->T, C, c->H);
+    OP(bias_backward, l->bqkv.d, gpt.dqkv, N, 3 * C);
+    OP(matmul_backward_da, gpt.dnorm, gpt.dqkv, l->wqkv.w, N, C, 3 * C);
+    OP(matmul_backward_db, l->wqkv.d, l->ln1, gpt.dqkv, N, C, 3 * C);
+    OP(layernorm_backward, gpt.dx, 1, l->ln1_g, l->ln1_b, gpt.dnorm, input_of(i), l->ln1_mean, l->ln1_rstd,
+        N, C);
   }
-  encoder_backward(gpt.wte.d, gpt.wpe.d, gpt.dx, gpt.tokens, gpt.token_order, gpt.token_starts, c->B, c->T,
-                   C, c->V);
+  OP(encoder_backward, gpt.wte.d, gpt.wpe.d, gpt.dx, gpt.tokens, gpt.token_order, gpt.token_starts, c->B, c->T,
+      C, c->V);
 }
 
 EXPORT(gpt_reset) void gpt_reset(double t) {
@@ -323,13 +328,16 @@ EXPORT(gpt_step) int gpt_step(void) {
   const Config *c = &gpt.config;
   for (size_t i = 0; i < c->B * (c->T + 1); i++)
     if ((uint32_t)gpt.tokens[i] >= c->V) return 1;
+  profile_begin();
   forward();
   gpt.loss = crossentropy(gpt.logits, gpt.losses, gpt.tokens, c->B, c->T, c->V);
+  profile_lap(OP_crossentropy);
   backward();
   gpt.norm = grad_norm(gpt.grad, gpt.norm_partial, gpt.flat_size);
+  profile_lap(OP_grad_norm);
   double scale = c->grad_clip > 0 && gpt.norm > c->grad_clip ? c->grad_clip / (gpt.norm + 1e-6) : 1;
   gpt.t++;
-  adamw(gpt.param, gpt.grad, gpt.m, gpt.v, gpt.slots, gpt.slots_used, c, gpt.t, scale);
+  OP(adamw, gpt.param, gpt.grad, gpt.m, gpt.v, gpt.slots, gpt.slots_used, c, gpt.t, scale);
   return 0;
 }
 

@@ -98,10 +98,11 @@ uint64_t matmul_packed_floats(uint64_t M, uint64_t N, uint64_t K);
 uint64_t matmul_thread_floats(void);
 void matmul_forward(float *y, const float *x, const float *w, const float *b, const float *add,
                     size_t N, size_t I, size_t O);
-void matmul_backward(float *dx, Tensor w, const float *dy, const float *x, size_t N, size_t I, size_t O);
+void matmul_backward_da(float *dx, const float *dy, const float *w, size_t N, size_t I, size_t O);
+void matmul_backward_db(float *dw, const float *x, const float *dy, size_t N, size_t I, size_t O);
 void head_forward(float *logits, const float *x, const float *wte, size_t N, size_t C, size_t V);
-void head_backward(float *dx, Tensor wte, const float *dlogits, const float *x, size_t N, size_t C,
-                   size_t V);
+void head_backward_da(float *dx, const float *dlogits, const float *wte, size_t N, size_t C, size_t V);
+void head_backward_db(float *dwte, const float *x, const float *dlogits, size_t N, size_t C, size_t V);
 void bias_backward(float *db, const float *dy, size_t N, size_t O);
 uint64_t bias_partial_floats(uint64_t N, uint64_t O);
 
@@ -131,5 +132,25 @@ double grad_norm(const float *grad, double *partial, size_t count);
 size_t grad_norm_chunks(size_t count);
 void adamw(float *param, const float *grad, float *m, float *v, const Slot *slots, size_t count,
            const Config *config, uint64_t t, double scale);
+
+// ------------------------------------------------------------------------------ profile (profile.c)
+
+// The step's operations, each by the name of its function, in the order in which they first run.
+#define OPERATIONS(one)                                                                             \
+  one(encoder_forward) one(layernorm_forward) one(matmul_forward) one(attention_forward)            \
+  one(gelu_forward) one(head_forward) one(crossentropy) one(head_backward_da) one(head_backward_db) \
+  one(layernorm_backward) one(bias_backward) one(matmul_backward_da) one(matmul_backward_db)        \
+  one(gelu_backward) one(attention_backward) one(encoder_backward) one(grad_norm) one(adamw)
+
+#define NUMBER(operation) OP_##operation,
+typedef enum { OPERATIONS(NUMBER) OPERATIONS_COUNT } Operation;
+#undef NUMBER
+
+// What is timed begins; `operation` has ended.
+void profile_begin(void);
+void profile_lap(Operation operation);
+
+// Runs one operation of the step. One that returns something is called as it is, with a lap behind it.
+#define OP(operation, ...) (operation(__VA_ARGS__), profile_lap(OP_##operation))
 
 #endif

@@ -212,12 +212,16 @@ void matmul_forward(float *y, const float *x, const float *w, const float *b, co
                                   .b = w, .b_row = O, .b_col = 1, .bias = b, .add = add, .c = y});
 }
 
-// dx (N,I) = dy (N,O) · wᵀ; w.d (I,O) = xᵀ · dy
-void matmul_backward(float *dx, Tensor w, const float *dy, const float *x, size_t N, size_t I, size_t O) {
+// dx (N,I) = dy (N,O) · wᵀ
+void matmul_backward_da(float *dx, const float *dy, const float *w, size_t N, size_t I, size_t O) {
   matmul(work.da, &(Product){.M = N, .N = I, .K = O, .a = dy, .a_row = O, .a_col = 1,
-                             .b = w.w, .b_row = 1, .b_col = O, .c = dx});
+                             .b = w, .b_row = 1, .b_col = O, .c = dx});
+}
+
+// dw (I,O) = xᵀ · dy
+void matmul_backward_db(float *dw, const float *x, const float *dy, size_t N, size_t I, size_t O) {
   matmul(work.db, &(Product){.M = I, .N = O, .K = N, .a = x, .a_row = 1, .a_col = I,
-                             .b = dy, .b_row = O, .b_col = 1, .c = w.d});
+                             .b = dy, .b_row = O, .b_col = 1, .c = dw});
 }
 
 // logits (N,V) = x (N,C) · wteᵀ, wte (V,C)
@@ -226,13 +230,16 @@ void head_forward(float *logits, const float *x, const float *wte, size_t N, siz
                                   .b = wte, .b_row = 1, .b_col = C, .c = logits});
 }
 
-// dx (N,C) = dlogits (N,V) · wte; wte.d (V,C) = dlogitsᵀ · x
-void head_backward(float *dx, Tensor wte, const float *dlogits, const float *x, size_t N, size_t C,
-                   size_t V) {
+// dx (N,C) = dlogits (N,V) · wte
+void head_backward_da(float *dx, const float *dlogits, const float *wte, size_t N, size_t C, size_t V) {
   matmul(work.da, &(Product){.M = N, .N = C, .K = V, .a = dlogits, .a_row = V, .a_col = 1,
-                             .b = wte.w, .b_row = C, .b_col = 1, .c = dx});
+                             .b = wte, .b_row = C, .b_col = 1, .c = dx});
+}
+
+// dwte (V,C) = dlogitsᵀ · x
+void head_backward_db(float *dwte, const float *x, const float *dlogits, size_t N, size_t C, size_t V) {
   matmul(work.db, &(Product){.M = V, .N = C, .K = N, .a = dlogits, .a_row = 1, .a_col = V,
-                             .b = x, .b_row = C, .b_col = 1, .c = wte.d});
+                             .b = x, .b_row = C, .b_col = 1, .c = dwte});
 }
 
 // ------------------------------------------------------------------------------ bias

@@ -104,6 +104,7 @@ export async function open(job, io) {
     readback() {},
 
     workbench: workbench(exports, memory, options.threads, size),
+    profile: profiler(exports, memory),
 
     memory() {
       const final_bytes = memory.buffer.byteLength;
@@ -226,7 +227,9 @@ function allocate(initial, maximum, wide) {
 
 async function instantiate(module, memory) {
   try {
-    return (await WebAssembly.instantiate(module, { env: { memory } })).exports;
+    // The clock is the profiler's, which asks it only while it is on.
+    const env = { memory, now: () => performance.now() };
+    return (await WebAssembly.instantiate(module, { env })).exports;
   } catch (error) {
     throw new ArmError("compile", `the module cannot be instantiated: ${error.message}`);
   }
@@ -289,9 +292,7 @@ function bind(exports, memory, tensors, size) {
     exports.gpt_add_slot(size(offset), size(floats), decay ? 1 : 0);
   }
   if (exports.gpt_bind()) {
-    const at = address(exports.gpt_message());
-    const text = new Uint8Array(memory.buffer, at, 96).slice();
-    throw new ArmError("protocol", `table of tensors: ${new TextDecoder().decode(text.subarray(0, text.indexOf(0)))}`);
+    throw new ArmError("protocol", `table of tensors: ${text_at(memory, exports.gpt_message())}`);
   }
 }
 
@@ -360,6 +361,23 @@ function workbench(exports, memory, threads, size) {
 
     // The same, in which every thread takes part.
     meetings: (count) => exports.pool_meetings(size(count)),
+  };
+}
+
+// ------------------------------------------------------------------------------ profile
+
+// Totals over all steps since `start`, one entry per operation that ran.
+function profiler(exports, memory) {
+  return {
+    start: () => exports.profile_use(1),
+
+    stop() {
+      exports.profile_use(0);
+      const all = Array.from({ length: exports.profile_operations() }, (_, i) => (
+        { op: text_at(memory, exports.profile_name(i)), calls: exports.profile_calls(i), ms: exports.profile_ms(i) }
+      ));
+      return all.filter(({ calls }) => calls > 0);
+    },
   };
 }
 
@@ -452,6 +470,12 @@ function describe(exports, sha256, wide, name, size) {
 // A pointer from the module as a byte offset: 32-bit ones arrive signed, those above 2 GiB negative.
 function address(pointer) {
   return typeof pointer === "bigint" ? Number(pointer) : pointer >>> 0;
+}
+
+// A zero-terminated text of the module's, of at most 96 bytes.
+function text_at(memory, pointer) {
+  const bytes = new Uint8Array(memory.buffer, address(pointer), 96).slice();
+  return new TextDecoder().decode(bytes.subarray(0, bytes.indexOf(0)));
 }
 
 function hex(buffer) {

@@ -5,6 +5,7 @@
 
 import { ArmError, describe } from "./errors.js";
 import { probe, timer_step_ms } from "./probe.js";
+import { profile_samples } from "./profile.js";
 import { sentinel } from "./sentinel.js";
 import { fork_samples, kernel_samples, roofline } from "./workbench.js";
 
@@ -202,6 +203,20 @@ const OPS = {
       throw new ArmError("internal", "a kernel's output changed while it was timed");
     }
     return { detail: { output_sha256, ...samples } };
+  },
+
+  // Trains 1 + `count` rounds of four windows of `steps` steps; null with the reason where the arm cannot say.
+  async profile({ steps, count }) {
+    const profiler = opened().profile;
+    if (!profiler) return { detail: { profile: null, reason: "not measured on this arm yet" } };
+    const { windows, profile } = await profile_samples(profiler, () => OPS.train({ steps }), steps, count);
+    return {
+      first_step: windows[0].first_step,
+      steps: windows.length * steps,
+      losses: windows.flatMap(({ losses }) => losses),
+      grad_norms: windows.flatMap(({ grad_norms }) => grad_norms),
+      detail: { profile },
+    };
   },
 
   async fork({ count }) {

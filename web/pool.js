@@ -4,7 +4,7 @@
 self.onmessage = async ({ data: { module, memory, stack, thread } }) => {
   let instance;
   try {
-    instance = await WebAssembly.instantiate(module, { env: { memory } });
+    instance = await WebAssembly.instantiate(module, { env: { memory, now: () => performance.now() } });
     instance.exports.__stack_pointer.value = stack;
     self.postMessage({ kind: "ready" });
     instance.exports.pool_worker(thread);

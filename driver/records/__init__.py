@@ -25,6 +25,7 @@ from driver.records.page import (
     TensorSlot,
     TokensRef,
 )
+from driver.records.profile import OpSamples, Profile, ProfileOp, ProfileSamples
 from driver.records.receipt import (
     ArmParity,
     ArmPlan,
@@ -86,11 +87,15 @@ __all__ = [
     "Number",
     "Op",
     "OpResult",
+    "OpSamples",
     "PageEvent",
     "PageFacts",
     "PageFailure",
     "Plan",
     "Product",
+    "Profile",
+    "ProfileOp",
+    "ProfileSamples",
     "Progress",
     "Receipt",
     "Record",

@@ -138,6 +138,7 @@ class Op(Record):
         "roofline",
         "kernel",
         "fork",
+        "profile",
     ]
     state: str | None = None
     steps: int | None = None

@@ -5,6 +5,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from driver.records.page import ModelConfig, Number, PageFailure, Record
+from driver.records.profile import Profile
 
 Side = Literal["A", "B"]
 GateClass = Literal["blocking", "qualifying"]
@@ -50,6 +51,10 @@ class ArmPlan(Record):
     estimated_step_ms: Number
     readback_ms: Number = Field(description="median empty round trip; recorded, not subtracted")
     roofline: Roofline | None = None
+    profile: Profile | None = Field(default=None, description="where it was asked for")
+    profile_reason: str | None = Field(
+        default=None, description="why there is none although it was asked for"
+    )
 
     @property
     def total_steps(self) -> int:

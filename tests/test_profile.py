@@ -1,0 +1,105 @@
+"""Where a step's time goes: from samples to figures, and what is no sample."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from receipts import CONFIG
+
+from driver import presets
+from driver.profile import profile_of
+from driver.records import Profile, ProfileSamples
+from driver.tensors import executed_flops, operation_flops
+
+# Two rounds of windows of 2 steps. Plain windows sum to 20 and 40 ms, profiled ones to 22 and 42.
+RAW: dict[str, Any] = {
+    "steps": 2,
+    "plain_ms": [10.0, 10.0, 18.0, 22.0],
+    "profiled_ms": [12.0, 10.0, 20.0, 22.0],
+    "ops": [
+        {"op": "gelu_forward", "calls": 1, "windows_ms": [1.0, 1.0, 3.0, 9.0]},
+        {"op": "matmul_forward", "calls": 4, "windows_ms": [8.0, 8.0, 16.0, 12.0]},
+    ],
+}
+
+
+def test_figures_by_hand() -> None:
+    found = profile_of(ProfileSamples.model_validate(RAW), CONFIG)
+    assert found.rounds == 2
+    assert found.wall_ms == 14 / 2
+    assert found.wall_profiled_ms == 16 / 2
+    assert found.cost_range == (42 / 40, 22 / 20)
+    assert found.cost == pytest.approx((42 / 40 + 22 / 20) / 2)
+    assert found.uncovered_ms == 1 / 2  # of 3, 1, 1, 1 ms a window
+    gelu, matmul = found.ops
+    assert (gelu.op, gelu.calls, gelu.ms, gelu.share) == ("gelu_forward", 1, 1.0, 1 / 8)
+    assert gelu.flops is gelu.gflops is None
+    assert (matmul.calls, matmul.ms, matmul.share) == (4, 5.0, 5 / 8)
+    # L 1, C 4, F 8, N 6: 4→12, 4→4, 4→8, 8→4, a multiply-add is 2.
+    assert matmul.flops == 2 * 6 * (48 + 16 + 32 + 32)
+    assert matmul.gflops == pytest.approx(matmul.flops / 5e6)
+
+
+def test_the_operations_flops_are_the_steps() -> None:
+    config = presets.load("small").model
+    assert sum(operation_flops(config).values()) == executed_flops(config)
+    N, C, V = config.positions, config.d_model, config.vocab
+    for op in ("head_forward", "head_backward_da", "head_backward_db"):
+        assert operation_flops(config)[op] == 2 * N * C * V
+
+
+def test_nothing_measured_divides_nothing() -> None:
+    nothing = {"op": "adamw", "calls": 1, "windows_ms": [0.0, 0.0]}
+    raw = {"steps": 1, "plain_ms": [0.0, 0.0], "profiled_ms": [0.0, 0.0], "ops": [nothing]}
+    found = profile_of(ProfileSamples.model_validate(raw), CONFIG)
+    assert found.cost is found.cost_range is found.ops[0].share is None
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"plain_ms": [1.0, 2.0]}, "a round is two windows"),
+        ({"plain_ms": [1.0] * 3, "profiled_ms": [1.0] * 3}, "a round is two windows"),
+        ({"ops": [RAW["ops"][0] | {"windows_ms": [1.0, 1.0]}]}, "a round is two windows"),
+        ({"ops": [RAW["ops"][0]] * 2}, "occurs twice"),
+        ({"ops": []}, "at least 1"),
+        ({"ops": [RAW["ops"][0] | {"op": f"op{i}"} for i in range(65)]}, "at most 64"),
+        ({"ops": [RAW["ops"][0] | {"op": "x" * 65}]}, "match pattern"),
+        ({"ops": [RAW["ops"][0] | {"op": "adamw\x1b[2J"}]}, "match pattern"),
+        ({"plain_ms": [1.0] * 202}, "at most 200"),
+        ({"profiled_ms": [1.0, 2.0, 3.0, math.nan]}, "finite"),
+        ({"profiled_ms": [1.0, 2.0, 3.0, math.inf]}, "less than or equal|finite"),
+        ({"profiled_ms": [1.0, 2.0, 3.0, -1.0]}, "greater than or equal to 0"),
+        ({"profiled_ms": [1.0, 2.0, 3.0, None]}, "valid number"),
+        ({"steps": 0}, "greater than or equal to 1"),
+        ({"steps": 1e400}, "finite"),
+        ({"more": 1}, "not permitted"),
+    ],
+)
+def test_what_is_no_sample(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        ProfileSamples.model_validate(RAW | change)
+
+
+times = st.floats(0, 2.6e9)
+
+
+@given(st.integers(1, 2**31 - 1), st.integers(1, 3), st.data())
+def test_any_samples_give_a_profile_that_reads_back(
+    steps: int, rounds: int, data: st.DataObject
+) -> None:
+    windows = st.lists(times, min_size=2 * rounds, max_size=2 * rounds)
+    raw = {
+        "steps": steps,
+        "plain_ms": data.draw(windows),
+        "profiled_ms": data.draw(windows),
+        "ops": [
+            {"op": op, "calls": 1, "windows_ms": data.draw(windows)}
+            for op in ("adamw", "matmul_forward")
+        ],
+    }
+    found = profile_of(ProfileSamples.model_validate(raw), CONFIG)
+    assert Profile.model_validate_json(found.model_dump_json()) == found
