@@ -7,6 +7,7 @@ Arms are separated by `,`; options follow `:` and are joined by `+`. `OPTIONS` i
 
 import difflib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -238,6 +239,12 @@ def resolve(arm: ArmSpec, features: dict[str, Any]) -> ArmJob:
     return ArmJob(name=arm.name, module=arm.module, options=options)
 
 
+def shares_memory(features: Mapping[str, Any]) -> bool:
+    """The page can give threads a common WebAssembly memory."""
+    wasm = features.get("wasm") or {}
+    return bool(wasm.get("threads") and features.get("cross_origin_isolated"))
+
+
 def _resolve_wasm(arm: ArmSpec, options: dict[str, Value], features: dict[str, Any]) -> None:
     wasm = features.get("wasm") or {}
     levels = {
@@ -249,7 +256,7 @@ def _resolve_wasm(arm: ArmSpec, options: dict[str, Value], features: dict[str, A
         options["simd"] = next(level for level, present in levels.items() if present)
     elif not levels[str(options["simd"])]:
         raise Unsupported(f"arm {arm.name}: this browser has no simd={options['simd']}")
-    if not wasm.get("threads") or not features.get("cross_origin_isolated"):
+    if not shares_memory(features):
         raise Unsupported(
             f"arm {arm.name}: the page has no shared WebAssembly memory "
             "(it needs cross-origin isolation, which the driver's server gives; see driver doctor)"

@@ -195,7 +195,9 @@ def _page(detail: dict[str, Any], facts: MachineFacts) -> Iterator[Check]:
         name="threads",
         status="ok" if agrees else "warning",
         value=f"the page reports {reported}, the machine has {expected} usable cores",
-        remedy=None if agrees else "give the number yourself: --arms wasm:threads=N",
+        remedy=None
+        if agrees
+        else "a run measures how many are worth having; --arms wasm:threads=N fixes the number",
     )
 
 

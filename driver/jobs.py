@@ -197,6 +197,11 @@ def roofline_op(count: int) -> Op:
     return Op(op="roofline", count=count)
 
 
+def threads_op(count: int) -> Op:
+    """One sample of multiply-adds on `count` threads at the same time."""
+    return Op(op="threads", count=count)
+
+
 def kernel_op(kernel: Kernel, count: int = 0, label: str | None = None) -> Op:
     """One product on the job's inputs: timed `count` times, its output posted under `label`."""
     return Op(op="kernel", kernel=kernel, count=count, label=label)

@@ -74,10 +74,9 @@ async def run(request: Request, choice: BrowserChoice, say: Callable[[str], None
     before = machine.machine_state()
     spec = request.spec
     async with JobServer() as server, BrowserSession(choice) as session:
-        features = (await probe(session, server)).features
         if request.op != "fork" and spec.options.get("threads") == AUTO:
             spec = spec.model_copy(update={"options": spec.options | {"threads": 1}})
-        arm = resolve(spec, features)
+        arm = resolve(spec, (await probe(session, server, [spec])).features)
         kernels = [] if request.op == "fork" else variants(request.shapes, spec, arm)
         bench = Workbench(session, server, deadline_s=120 + 8 * len(kernels))
         rows: list[KernelRow] = []

@@ -1,6 +1,7 @@
 """Facts about the machine, which stay, and its state, which changes while one measures."""
 
 import json
+import math
 import os
 import platform
 import re
@@ -30,6 +31,7 @@ class MachineFacts(Record):
     cores_physical: int | None
     cores_logical: int
     cores_usable: int
+    cpu_quota_cores: float | None = None
     memory_total_bytes: int
     system: str
     system_version: str
@@ -63,7 +65,8 @@ def machine_facts() -> MachineFacts:
         isa=tuple(name for name in _ISA if name in cpu.get("flags", ())),
         cores_physical=psutil.cpu_count(logical=False),
         cores_logical=psutil.cpu_count() or 1,
-        cores_usable=_usable_cores(),
+        cores_usable=_usable_cores(cpu_quota_cores()),
+        cpu_quota_cores=cpu_quota_cores(),
         memory_total_bytes=psutil.virtual_memory().total,
         system=platform.system(),
         system_version=_system_version(),
@@ -128,11 +131,52 @@ def _cpu_info() -> dict[str, Any]:
     return info if isinstance(info, dict) else {}
 
 
-def _usable_cores() -> int:
-    """Cores that this process may use: fewer than there are in a container with an affinity."""
+def _usable_cores(quota: float | None) -> int:
+    """Cores that this process may use: a container may have fewer, or a share of their time."""
+    cores = psutil.cpu_count() or 1
     if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return psutil.cpu_count() or 1
+        cores = len(os.sched_getaffinity(0))
+    return cores if quota is None else max(1, min(cores, math.ceil(quota)))
+
+
+def cpu_quota_cores(
+    groups: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")
+) -> float | None:
+    """Cores' worth of time that this process's control groups allow; None without a limit.
+
+    Source: the kernel's documentation of cgroup v2 (cpu.max) and v1 (cpu.cfs_quota_us). The limit
+    is the smallest on the way up; a container may see its own group as the root.
+    """
+    found = []
+    for line in _text(groups).splitlines():
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        base = root / "cpu" if controllers else root
+        group = base / path.lstrip("/")
+        for folder in (group, *group.parents):
+            if not folder.is_relative_to(base):
+                break
+            found.append(_quota(folder))
+    return min((quota for quota in found if quota is not None), default=None)
+
+
+def _quota(folder: Path) -> float | None:
+    words = _text(folder / "cpu.max").split()
+    if not words:
+        words = [_text(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
+    try:
+        quota, period = (float(word) for word in words)
+    except ValueError:  # `max`, or no such files
+        return None
+    return quota / period if quota > 0 and period > 0 else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 def _system_version() -> str:

@@ -234,4 +234,5 @@ def _environment(
         adapter_verdict=found.kind if uses_adapter else "not-applicable",
         adapter_reasons=tuple(found.reasons) if uses_adapter else ("no arm uses an adapter",),
         features=probed.features,
+        threads=probed.threads,
     )

@@ -5,7 +5,7 @@ The first unexplained numerical failure stops here, before any long loop.
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -44,11 +44,13 @@ from driver.records import (
     Side,
     StateRef,
     TeacherPoint,
+    ThreadChoice,
     TokensRef,
 )
 from driver.schedule import ArmCost
 from driver.server import JobServer
 from driver.tensors import F32, flatten
+from driver.threads import choose_threads, wanted
 from driver.workbench import Workbench
 from driver.workload import (
     TEACHER_STEPS,
@@ -77,6 +79,7 @@ class Probed:
     page: dict[str, Any]
     adapter: dict[str, Any] | None
     adapter_verdict: AdapterVerdict
+    threads: ThreadChoice | None
 
 
 @dataclass(frozen=True)
@@ -94,16 +97,23 @@ class Prepared:
     profile_reason: str | None = None
 
 
-async def probe(session: BrowserSession, server: JobServer) -> Probed:
-    """Asks a page, from inside a worker, what this browser can do. Raises SlotError."""
+async def probe(
+    session: BrowserSession, server: JobServer, specs: Sequence[ArmSpec] = ()
+) -> Probed:
+    """Asks a page, from inside a worker, what this browser can do. Raises SlotError.
+
+    Measures how many threads are worth having where one of the arms leaves that open.
+    """
     job = Job(job="probe", program=(Op(op="probe"),))
     outcome = await run_job(session, server, job, deadline_s=60)
     if outcome.failure or outcome.result is None:
         raise SlotError(f"the probe page failed: {_why(outcome)}")
     features = outcome.result.ops[0].detail
-    # A browser may be told a wrong number of cores; the driver runs on the same machine.
-    concurrency = int(features.get("hardware_concurrency") or 1)
-    features["usable_threads"] = min(concurrency, machine_facts().cores_usable)
+    threads = None
+    if wanted(specs):
+        bench = Workbench(session, server, deadline_s=60)
+        threads = await choose_threads(bench, features, machine_facts())
+        features["usable_threads"] = threads.threads
     facts = session.facts.model_dump(mode="json")
     webgpu = features.get("webgpu")
     available = isinstance(webgpu, dict) and webgpu.get("available") is True
@@ -113,6 +123,7 @@ async def probe(session: BrowserSession, server: JobServer) -> Probed:
         page=outcome.result.page.model_dump(mode="json"),
         adapter=webgpu if available else None,
         adapter_verdict=judge_page(features, session.facts.gpu_devices),
+        threads=threads,
     )
 
 

@@ -48,7 +48,7 @@ async def in_browser(
 ) -> Result:
     """The case on an arm of the page. Raises Unsupported and SlotError."""
     async with JobServer() as server, BrowserSession(choice, headed) as session:
-        arm = resolve(spec, (await probe(session, server)).features)
+        arm = resolve(spec, (await probe(session, server, [spec])).features)
         maker = JobMaker(server, case.config)
         initial, _ = maker.state("initial", {"param": flatten(case.config, case.state)})
         tokens, _ = maker.tokens(case.tokens)

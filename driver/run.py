@@ -55,7 +55,7 @@ async def run(
         maker = JobMaker(server, workload.config)
         async with BrowserSession(choice, request.headed) as session:
             report.phase("asking the browser what it can do", 1)
-            probed = await probe(session, server)
+            probed = await probe(session, server, request.arms)
             preparation = Preparation(
                 session, server, maker, workload, probed.features, request.purpose.budget_s,
                 state.memory_available_bytes,

@@ -34,6 +34,7 @@ ORDER = [
     "jobs",  # what a page is asked to do, made from all of the above
     "measure",
     "workbench",  # an arm's kernels asked apart from its step
+    "threads",  # how many an arm gets
     "doctor",
     "receipt",
     "store",  # receipts as files: receipt itself does no I/O

@@ -10,7 +10,7 @@ import pytest
 from driver.adapter import AdapterSignals, judge
 from driver.browser import BrowserChoice, find_browser
 from driver.doctor import examine
-from driver.machine import awake, machine_facts, machine_state
+from driver.machine import awake, cpu_quota_cores, machine_facts, machine_state
 
 # --------------------------------------------------------------------------- the machine
 
@@ -46,6 +46,40 @@ def test_staying_awake_lasts_no_longer_than_its_body() -> None:
     with awake():
         pass
     assert len(psutil.Process().children()) == before
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "cores"),
+    [
+        ("0::/a/b\n", {"a/b/cpu.max": "150000 100000\n"}, 1.5),
+        ("0::/a/b\n", {"a/b/cpu.max": "max 100000", "a/cpu.max": "50000 100000"}, 0.5),
+        ("0::/a/b\n", {"cpu.max": "200000 100000"}, 2.0),  # a container sees its own as the root
+        ("0::/\n", {"cpu.max": "max 100000"}, None),
+        ("0::/a\n", {"a/cpu.max": "nonsense"}, None),
+        ("0::/../../x\n", {}, None),
+        ("", {"cpu.max": "100000 100000"}, None),
+        (
+            "7:memory:/x\n4:cpu,cpuacct:/x\n",
+            {"cpu/x/cpu.cfs_quota_us": "300000", "cpu/x/cpu.cfs_period_us": "100000"},
+            3.0,
+        ),
+        (
+            "4:cpu:/x\n",
+            {"cpu/x/cpu.cfs_quota_us": "-1", "cpu/x/cpu.cfs_period_us": "100000"},
+            None,
+        ),
+    ],
+)
+def test_a_quota_of_time(
+    tmp_path: Path, groups: str, files: dict[str, str], cores: float | None
+) -> None:
+    (tmp_path / "groups").write_text(groups)
+    for name, text in files.items():
+        path = tmp_path / "root" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert cpu_quota_cores(tmp_path / "groups", tmp_path / "root") == cores
+    assert cpu_quota_cores(tmp_path / "none", tmp_path / "root") is None
 
 
 # --------------------------------------------------------------------------- the adapter

@@ -37,8 +37,9 @@ static void wait(uint32_t *word, uint32_t seen, int64_t timeout_ns) {
 
 static void notify(uint32_t *word) { __builtin_wasm_memory_atomic_notify((int32_t *)word, ~0u); }
 
-// Claims and runs chunks until none is left.
+// Claims and runs chunks until none is left. Threads beyond those that take part leave them alone.
 static void work_on(size_t thread) {
+  if (thread >= LOAD(pool.threads)) return;
   uint64_t ticket = LOAD(pool.ticket);
   while ((uint32_t)ticket) {
     Task task = pool.task;
@@ -98,7 +99,7 @@ EXPORT(pool_worker) void pool_worker(size_t thread) {
 }
 
 // From here on forks use this many threads; the others must have started.
-EXPORT(pool_use) void pool_use(size_t threads) { pool.threads = threads; }
+EXPORT(pool_use) void pool_use(size_t threads) { STORE(pool.threads, threads); }
 
 EXPORT(pool_started) size_t pool_started(void) { return LOAD(pool.started); }
 

@@ -356,6 +356,9 @@ function workbench(exports, memory, threads, size) {
       return new Float32Array(memory.buffer, at, M * N).slice();
     },
 
+    // Forks are for this many threads, until it is said again.
+    use: (count) => exports.pool_use(size(count)),
+
     // Empty forks and joins.
     forks: (count) => exports.pool_empty_forks(size(count)),
 

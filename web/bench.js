@@ -7,7 +7,7 @@ import { ArmError, describe } from "./errors.js";
 import { probe, timer_step_ms } from "./probe.js";
 import { profile_samples } from "./profile.js";
 import { sentinel } from "./sentinel.js";
-import { fork_samples, kernel_samples, roofline } from "./workbench.js";
+import { fork_samples, kernel_samples, roofline, throughput } from "./workbench.js";
 
 const PIECE = 16 << 20; // floats per request, either way: 64 MiB
 const HASH_LIMIT = 256 << 20; // bytes; crypto.subtle needs a copy of everything at once
@@ -221,6 +221,10 @@ const OPS = {
 
   async fork({ count }) {
     return { detail: fork_samples(workbench(), count) };
+  },
+
+  async threads({ count }) {
+    return { detail: throughput(workbench(), count) };
   },
 };
 

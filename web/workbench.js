@@ -4,6 +4,9 @@
 // kernel alternate with samples of the roofline, since a machine's speed moves.
 
 const SAMPLE_MS = 3; // a sample lasts at least this long: the clock ticks every few µs
+const LONG_SAMPLE_MS = 100; // long against the turns that threads on too few cores take
+const CHUNKS_EACH = 16;
+const MOST_CHUNKS = 256; // of one call of the module
 const WARM_MS = 100; // engines compile a function well only once it has run for a while
 const AGAIN_MS = 10; // for a function that has run here before
 const LONGEST_MS = 3000; // of one kernel's samples; at least LEAST are taken all the same
@@ -76,6 +79,18 @@ export function fork_samples(bench, count) {
   return { threads: bench.threads, forks_per_sample: forks, samples_ms };
 }
 
+// Multiply-adds in 1e9/s on that many of the arm's threads: one sample. The chunks are many and claimed as in a
+// training step, so a thread that another process holds up costs its own time and no other's.
+export function throughput(bench, threads) {
+  const chunks = Math.min(CHUNKS_EACH * threads, MOST_CHUNKS);
+  const flops = () => bench.madds(0, chunks);
+  bench.use(threads);
+  warm(flops, AGAIN_MS);
+  const gflops = repeated(bench, flops, LONG_SAMPLE_MS);
+  bench.use(bench.threads);
+  return { threads, gflops };
+}
+
 // The faster number of chains, found once the loop is compiled well; then samples in GFLOP/s.
 function peak(bench, chunks) {
   const candidates = [0, 1].map((many) => {
@@ -102,7 +117,7 @@ function rate(amount, run) {
 
 // The same, in 1e9/s, over as many calls as fill a sample; `run` returns the amount. Threads that sleep are
 // woken first, until all of them run at the same time.
-function repeated(bench, run) {
+function repeated(bench, run, least_ms = SAMPLE_MS) {
   bench.meetings(3);
   const began = performance.now();
   let amount = 0;
@@ -110,6 +125,6 @@ function repeated(bench, run) {
   do {
     amount += run();
     ms = performance.now() - began;
-  } while (ms < SAMPLE_MS);
+  } while (ms < least_ms);
   return amount / ms / 1e6;
 }

@@ -139,6 +139,7 @@ class Op(Record):
         "kernel",
         "fork",
         "profile",
+        "threads",
     ]
     state: str | None = None
     steps: int | None = None

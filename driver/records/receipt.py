@@ -37,6 +37,23 @@ class Roofline(Record):
     bandwidth_all_gbs: list[Number]
 
 
+class ThreadSamples(Record):
+    """Multiply-adds on registers while that many threads run at the same time."""
+
+    threads: int = Field(ge=1)
+    gflops: list[Number] = Field(description="one per round, in 1e9/s; empty where not measured")
+
+
+class ThreadChoice(Record):
+    """How many threads a WASM arm gets that was not told: measured, since a page may be wrong."""
+
+    hardware_concurrency: int | None = Field(description="what the browser says")
+    cores_usable: int = Field(ge=1, description="what the system lets this process use")
+    measured: tuple[ThreadSamples, ...] = Field(description="by number of threads, in rounds")
+    threads: int = Field(ge=1)
+    reason: str
+
+
 class ArmPlan(Record):
     """One side of the comparison, every choice made."""
 
@@ -137,6 +154,9 @@ class Environment(Record):
     adapter_verdict: Literal["hardware", "software", "unknown", "not-applicable"]
     adapter_reasons: tuple[str, ...]
     features: dict[str, Any]
+    threads: ThreadChoice | None = Field(
+        default=None, description="null where every arm's number of threads was given"
+    )
 
 
 class ReferenceFacts(Record):
