@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from driver.errors import ArmError, Unsupported
-from driver.records import ArmJob, Product, Record
+from driver.records import ArmJob, Pinned, Product, Record
 
 Value = str | int | float | bool
 AUTO = "auto"
@@ -84,6 +84,12 @@ _WASM: dict[str, Option] = {
         aliases=(("off", "scalar"), ("on", "simd128")),
         auto=True,
     ),
+    "shared": Option(
+        AUTO,
+        "memory that threads share; off: a module without threads",
+        choices=("on", "off"),
+        auto=True,
+    ),
     "mm_fwd": Option(AUTO, "kernel of the product A·B", **_PRODUCT),  # type: ignore[arg-type]
     "mm_da": Option(AUTO, "kernel of the product dC·Bᵀ", **_PRODUCT),  # type: ignore[arg-type]
     "mm_db": Option(AUTO, "kernel of the product Aᵀ·dC", **_PRODUCT),  # type: ignore[arg-type]
@@ -141,6 +147,7 @@ class ArmSpec(Record):
 
     name: str
     options: dict[str, Value]
+    pinned: Pinned | None = None
 
     @property
     def canonical(self) -> str:
@@ -245,6 +252,29 @@ def shares_memory(features: Mapping[str, Any]) -> bool:
     return bool(wasm.get("threads") and features.get("cross_origin_isolated"))
 
 
+def _resolve_memory(name: str, options: dict[str, Value], features: dict[str, Any]) -> None:
+    """Shared or not, threads, address type; one thread needs no shared memory."""
+    wasm = features.get("wasm") or {}
+    isolation = "cross-origin isolation, which the driver's server gives; see driver doctor"
+    if options["shared"] == AUTO:
+        options["shared"] = "on" if shares_memory(features) else "off"
+    elif options["shared"] == "on" and not shares_memory(features):
+        raise Unsupported(
+            f"arm {name}: the page has no shared WebAssembly memory (it needs {isolation})"
+        )
+    shared = options["shared"] == "on"
+    if options["threads"] == AUTO:
+        options["threads"] = max(1, int(features.get("usable_threads") or 1)) if shared else 1
+    elif options["threads"] != 1 and not shared:
+        raise Unsupported(
+            f"arm {name}: threads={options['threads']} needs shared WebAssembly memory "
+            f"(shared=on, and {isolation})"
+        )
+    memory64 = wasm.get("memory64") and (wasm.get("memory64_shared") or not shared)
+    if name == "wasm64" and not memory64:
+        raise Unsupported("arm wasm64: this browser has no Memory64; use arm wasm instead")
+
+
 def _resolve_wasm(arm: ArmSpec, options: dict[str, Value], features: dict[str, Any]) -> None:
     wasm = features.get("wasm") or {}
     levels = {
@@ -256,15 +286,7 @@ def _resolve_wasm(arm: ArmSpec, options: dict[str, Value], features: dict[str, A
         options["simd"] = next(level for level, present in levels.items() if present)
     elif not levels[str(options["simd"])]:
         raise Unsupported(f"arm {arm.name}: this browser has no simd={options['simd']}")
-    if not shares_memory(features):
-        raise Unsupported(
-            f"arm {arm.name}: the page has no shared WebAssembly memory "
-            "(it needs cross-origin isolation, which the driver's server gives; see driver doctor)"
-        )
-    if arm.name == "wasm64" and not (wasm.get("memory64") and wasm.get("memory64_shared")):
-        raise Unsupported("arm wasm64: this browser has no Memory64; use arm wasm instead")
-    if options["threads"] == AUTO:
-        options["threads"] = max(1, int(features.get("usable_threads") or 1))
+    _resolve_memory(arm.name, options, features)
     for product in _PRODUCTS:
         if options[product] == AUTO:
             options[product] = "blocked"

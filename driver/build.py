@@ -10,6 +10,7 @@ compiler give the same bytes whatever the folder.
 """
 
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -35,7 +36,7 @@ _FORMAT = "build/1"  # of the cache's entries
 _FEATURES = {"scalar": "", "simd128": "+simd128", "relaxed": "+simd128+relaxed_simd"}
 # 4 GiB is all that 32 bits address; 16 GiB is the most that browsers give to 64 bits.
 _MAX_MEMORY_BYTES = {"wasm32": 1 << 32, "wasm64": 1 << 34}
-_CPU = "generic+bulk_memory+atomics+mutable_globals+sign_ext+nontrapping_fptoint"
+_CPU = "generic+bulk_memory+mutable_globals+sign_ext+nontrapping_fptoint"
 _COMPILE = (
     "-O3",
     "-std=c11",
@@ -50,7 +51,6 @@ _COMPILE = (
 )
 _LINK = (
     "--no-entry",
-    "--shared-memory",
     "--import-memory",
     "--initial-memory=1048576",
     "-z",
@@ -76,10 +76,11 @@ class Artifact(Record):
 # --------------------------------------------------------------------------- what callers use
 
 
-def build_wasm(simd: str, address: str) -> Artifact:
+def build_wasm(simd: str, address: str, shared: bool = True) -> Artifact:
     """The module of one feature level ("scalar", "simd128", "relaxed") and address type.
 
-    The address type is "wasm32" or "wasm64"; "wasm", the arm's name, means the former.
+    The address type is "wasm32" or "wasm64"; "wasm", the arm's name, means the former. Without
+    shared memory a module has no threads, and runs where a browser has none.
     """
     address = "wasm32" if address == "wasm" else address
     if simd not in SIMD or address not in ADDRESS:
@@ -87,14 +88,14 @@ def build_wasm(simd: str, address: str) -> Artifact:
             f"no module simd={simd!r} address={address!r}; "
             f"simd is one of {', '.join(SIMD)}, address one of {', '.join(ADDRESS)}"
         )
-    name = f"gpt-{simd}-{address}.wasm"
-    flags, link = _flags(simd, address)
+    name = f"gpt-{simd}-{address}{'' if shared else '-unshared'}.wasm"
+    flags, link = _flags(simd, address, shared)
     sources = _sources()
     key = _digest_of(
         [_FORMAT, _compiler(), *flags, "link", *link],
         [(path.name, path.read_bytes()) for path in sources],
     )
-    entry = layout.cache_dir() / "wasm" / f"{key[:32]}-{simd}-{address}"
+    entry = layout.cache_dir() / "wasm" / f"{key[:32]}-{name.removesuffix('.wasm')}"
     found = _cached(entry, name, flags + link)
     if found is None:
         _compile_into(entry, name, sources, flags, link)
@@ -106,9 +107,9 @@ def build_wasm(simd: str, address: str) -> Artifact:
 
 def build_all() -> list[Artifact]:
     """All modules, compiled side by side."""
-    pairs = [(simd, address) for address in ADDRESS for simd in SIMD]
+    kinds = itertools.product(SIMD, ADDRESS, (True, False))
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        return list(pool.map(lambda pair: build_wasm(*pair), pairs))
+        return list(pool.map(lambda kind: build_wasm(*kind), kinds))
 
 
 def gather_wgsl() -> dict[str, Artifact]:
@@ -213,10 +214,12 @@ def _compile_into(
         ) from error
 
 
-def _flags(simd: str, address: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _flags(simd: str, address: str, shared: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Flags of `zig cc` and of `zig wasm-ld`; the latter since `zig cc` takes no 64-bit maximum."""
-    target = ("-target", f"{address}-freestanding", f"-mcpu={_CPU}{_FEATURES[simd]}")
-    link = (*_LINK, f"--max-memory={_MAX_MEMORY_BYTES[address]}")
+    features = _FEATURES[simd] + ("+atomics" if shared else "")
+    target = ("-target", f"{address}-freestanding", f"-mcpu={_CPU}{features}")
+    memory = ("--shared-memory",) if shared else ()
+    link = (*_LINK, *memory, f"--max-memory={_MAX_MEMORY_BYTES[address]}")
     return (*target, *_COMPILE), ("-mwasm64", *link) if address == "wasm64" else link
 
 

@@ -20,6 +20,7 @@ from driver.arms import MEANINGS, OPTIONS, parse_arm, parse_arms
 from driver.browser import BrowserChoice, find_browser, setup_browser
 from driver.cases import write_result
 from driver.errors import DriverError, Interrupted, UsageError
+from driver.pin import pin_arms
 from driver.plan import Purpose, evaluator
 from driver.presets import parse_duration
 from driver.progress import Reporter
@@ -83,6 +84,12 @@ def run(
         str | None,
         typer.Option(help="Time for each preset: 90s, 20m, 1h; default from the preset."),
     ] = None,
+    pin: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RECEIPT", help="Take what the arms leave open from this receipt's plan."
+        ),
+    ] = None,
     require: Annotated[
         str | None, typer.Option(help="`hardware` makes a software adapter a failure.")
     ] = None,
@@ -106,7 +113,7 @@ def run(
     Example: driver run --preset small --arms wasm,webgpu --budget 3m
     """
     requests = _requests(
-        preset, arms, blocks, seed, corpus_file, out, headed, require,
+        preset, arms, pin, blocks, seed, corpus_file, out, headed, require,
         Purpose(0, 0.0, require == "hardware", question, tracking_url, profile), budget,
     )  # fmt: skip
     store.check_writable(out)
@@ -385,6 +392,7 @@ def schema(
 def _requests(
     preset_names: str,
     arms: str,
+    pin: Path | None,
     blocks: int | None,
     seed: int | None,
     corpus_file: str | None,
@@ -404,6 +412,8 @@ def _requests(
     if seed is not None and not 0 <= seed < 2**53:
         raise UsageError(f"--seed {seed}: expected 0 to 2^53 − 1")
     specs = parse_arms(arms)
+    if pin:
+        specs = pin_arms(specs, pin)
     names = [name.strip() for name in preset_names.split(",")]
     if not all(names):
         raise UsageError(

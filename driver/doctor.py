@@ -28,7 +28,7 @@ _COARSE_TIMER_MS = 0.05
 _UPDATE = "use a current Chromium, Chrome or Edge: driver setup, or --browser PATH"
 
 # Without these no arm runs; SIMD, Memory64 and WebGPU are each needed by some arms only.
-_NEEDED = {"python", "compiler", "cache", "browser", "isolation", "wasm threads"}
+_NEEDED = {"python", "compiler", "cache", "browser", "isolation"}
 
 
 class Check(Record):
@@ -203,7 +203,7 @@ def _page(detail: dict[str, Any], facts: MachineFacts) -> Iterator[Check]:
 
 def _wasm(wasm: dict[str, Any]) -> Iterator[Check]:
     for key, name, loss in (
-        ("threads", "wasm threads", "the wasm arms need shared memory"),
+        ("threads", "wasm threads", "without shared memory the wasm arms have one thread"),
         ("simd128", "wasm SIMD", "only simd=scalar works"),
         ("relaxed_simd", "wasm relaxed SIMD", "simd=simd128 works"),
         ("bulk_memory", "wasm bulk memory", "the wasm arms need it"),

@@ -100,6 +100,8 @@ class JobMaker:
 
     def _assets_of(self, arm: ArmJob) -> dict[str, str]:
         key = f"{arm.name} {arm.options.get('simd', '')}"
+        if arm.options.get("shared") == "off":
+            key += " unshared"
         if key not in self._assets:
             self._assets[key] = {
                 logical: self._put(artifact) for logical, artifact in _needed(arm).items()
@@ -120,7 +122,8 @@ class JobMaker:
 def _needed(arm: ArmJob) -> dict[str, build.Artifact]:
     """Logical name → artefact, as web/README.md has it."""
     if arm.name in ("wasm", "wasm64"):
-        return {"wasm": build.build_wasm(str(arm.options["simd"]), ADDRESS[arm.name])}
+        simd, shared = str(arm.options["simd"]), arm.options.get("shared") != "off"
+        return {"wasm": build.build_wasm(simd, ADDRESS[arm.name], shared)}
     if arm.name == "webgpu":
         return {f"wgsl/{name}": artifact for name, artifact in build.gather_wgsl().items()}
     return {}

@@ -221,7 +221,7 @@ def timed(row: KernelRow, digest: str, detail: dict[str, object] | None) -> Kern
 
 def fork_times(detail: dict[str, object]) -> ForkTimes:
     """Times of one fork and join from a page's samples of many."""
-    raw = {key: detail[key] for key in ("threads", "forks_per_sample", "samples_ms")}
+    raw = {key: detail[key] for key in ("threads", "forks_per_sample", "samples_ms", "uneven")}
     each = np.asarray(raw["samples_ms"], np.float64) * 1e3 / float(str(raw["forks_per_sample"]))
     return ForkTimes.model_validate(
         raw | {"fork_us": float(np.median(each)), "fork_us_quartiles": quartiles(each.tolist())}

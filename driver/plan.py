@@ -132,6 +132,7 @@ def freeze(
             roofline=side.roofline,
             profile=side.profile,
             profile_reason=side.profile_reason,
+            pinned=side.spec.pinned,
         )
         for side, choice in zip(sides, shape.choices, strict=True)
     )

@@ -197,7 +197,7 @@ class Preparation:
 
     async def _tuned(self, side: Side, spec: ArmSpec) -> ArmJob:
         """What runs here, tiles chosen by measurement; the same for the same arm twice."""
-        arm = resolve(spec, self.features)
+        arm = resolve_here(spec, self.features, machine_facts().cores_usable)
         if not spec.is_wasm:
             return arm
         if spec.canonical not in self._chosen:
@@ -367,6 +367,23 @@ class Preparation:
         )
 
 
+def resolve_here(spec: ArmSpec, features: dict[str, Any], cores: int) -> ArmJob:
+    """As `resolve`, and what another machine chose must fit this one. Raises Unsupported."""
+    if spec.pinned is None:
+        return resolve(spec, features)
+    where = f"pinned from receipt {spec.pinned.receipt_digest[:12]}; what --arms gives wins over it"
+    threads = spec.options.get("threads", 1)
+    if "threads" in spec.pinned.options and int(threads) > cores:
+        raise Unsupported(
+            f"arm {spec.name}: threads={threads} is more than the {cores} core(s) usable here "
+            f"({where})"
+        )
+    try:
+        return resolve(spec, features)
+    except Unsupported as error:
+        raise Unsupported(f"{error} ({', '.join(spec.pinned.options)}: {where})") from error
+
+
 def expected_echo(arm: ArmJob, workload: Workload) -> dict[str, Any]:
     """What the arm must echo from inside its worker: recipe, data, and what it was told to run."""
     if arm.name == "null":
@@ -379,7 +396,7 @@ def expected_echo(arm: ArmJob, workload: Workload) -> dict[str, Any]:
     if arm.name in ("wasm", "wasm64"):
         echo["module_sha256"] = wasm_digest(arm)
         echo["address_type"] = "i64" if arm.name == "wasm64" else "i32"
-        echo |= {key: arm.options[key] for key in ("simd", "threads")}
+        echo |= {key: arm.options[key] for key in ("simd", "threads", "shared")}
         echo["kernels"] = {key: arm.options[key] for key in TILE_OF}
         echo["tiles"] = {key: arm.options[key] for key in TILE_OF.values()}
     if arm.name == "webgpu":

@@ -3,7 +3,7 @@
 import io
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
 from rich.console import Console
@@ -11,7 +11,17 @@ from rich.table import Table
 from rich.text import Text
 
 from driver.doctor import DoctorReport
-from driver.records import ArmPlan, ArmSummary, Estimate, Gate, KernelReport, Profile, Receipt, Slot
+from driver.records import (
+    ArmPlan,
+    ArmSummary,
+    Estimate,
+    Gate,
+    KernelReport,
+    Profile,
+    Receipt,
+    Side,
+    Slot,
+)
 from driver.tensors import executed_flops
 
 _MARK = {"pass": "pass", "fail": "FAIL", "unknown": "unknown", "not-applicable": "n/a"}
@@ -50,6 +60,14 @@ def _page(console: Console, receipt: Receipt) -> None:
         # With spaces, so that it wraps between options.
         name, _, options = arm.canonical.partition(":")
         _line(console, f"{arm.side}  {name}  {options.replace('+', ' ')}".rstrip())
+        if arm.pinned:
+            p = arm.pinned
+            source = f"receipt {p.receipt_digest[:12]} ({p.side})"
+            _line(console, f"   pinned from {source}: {', '.join(p.options)}")
+        for line in _what_ran(receipt, arm.side):
+            _line(console, f"   {line}")
+    if receipt.environment.threads:
+        _line(console, f"threads: {receipt.environment.threads.reason}")
     console.print()
     console.print(_arms_table(receipt))
     console.print()
@@ -124,6 +142,13 @@ def kernels(found: KernelReport, width: int = 100, colour: bool = False) -> str:
         words = f"a fork and join of {fork.threads} thread(s): {fork.fork_us:.3g} µs"
         times = f"{len(fork.samples_ms)} samples of {fork.forks_per_sample}"
         _line(console, f"{words} ({low:.3g}–{high:.3g}), {times}")
+        for uneven in fork.uneven:
+            slow = uneven.by_thread[uneven.slow_thread]
+            _line(
+                console,
+                f"thread {uneven.slow_thread} {uneven.slowness} times slower than the others: it "
+                f"ran {slow} of {uneven.chunks} chunks, they {sum(uneven.by_thread) - slow}",
+            )
         return _text_of(console)
     table = Table(box=None, pad_edge=False)
     for heading in ("product", "M×N×K", "kernel", "tile", "threads", "error/bound", "GFLOP/s",
@@ -212,6 +237,38 @@ def _arms_table(receipt: Receipt) -> Table:
             _number(_first(slot.compile_ms for slot in mine)),
         )  # fmt: skip
     return table
+
+
+def _what_ran(receipt: Receipt, side: Side) -> Iterator[str]:
+    """Module and memory in plain words, as the arm's last slot with any told them."""
+    slot = next((s for s in reversed(receipt.slots) if s.side == side and s.memory), None)
+    if slot is None:
+        return
+    ran, memory = slot.ran, slot.memory
+    if "simd" in ran:
+        simd = {"scalar": "without SIMD", "simd128": "SIMD", "relaxed": "relaxed SIMD"}
+        level = simd.get(str(ran["simd"]), str(ran["simd"]))
+        threads = "1 thread" if ran.get("threads") == 1 else f"{ran.get('threads')} threads"
+        bits = {"i32": "32-bit", "i64": "64-bit"}.get(str(memory.get("address_type")), "unknown")
+        kind = "shared " if memory.get("shared") is True else "unshared "
+        yield f"ran {level}, {threads}, {bits} {kind}memory"
+    sizes = [
+        f"{_mebibytes(memory[key])} {words}"
+        for key, words in (
+            ("initial_bytes", "at first"),
+            ("maximum_bytes", "at most"),
+            ("final_bytes", "at the end"),
+        )
+        if key in memory
+    ]
+    growths = f", {memory['growths']} growths" if "growths" in memory else ""
+    if sizes:
+        yield f"memory {', '.join(sizes)}{growths}"
+
+
+def _mebibytes(value: object) -> str:
+    """A size from a page, which may have said anything."""
+    return f"{value / 2**20:.1f} MiB" if isinstance(value, int | float) else repr(value)
 
 
 def _share(receipt: Receipt, summary: ArmSummary) -> str:

@@ -22,7 +22,10 @@ MOST = 128  # half of the chunks that the module runs at once
 
 def wanted(specs: Sequence[ArmSpec]) -> bool:
     """Some arm's number of threads was left open."""
-    return any(spec.is_wasm and spec.options["threads"] == AUTO for spec in specs)
+    return any(
+        spec.is_wasm and spec.options["threads"] == AUTO and spec.options["shared"] != "off"
+        for spec in specs
+    )
 
 
 async def choose_threads(

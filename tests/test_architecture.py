@@ -38,6 +38,7 @@ ORDER = [
     "doctor",
     "receipt",
     "store",  # receipts as files: receipt itself does no I/O
+    "pin",
     "workload",  # what the arms train, and what the reference makes of it
     "prepare",
     "plan",

@@ -215,7 +215,8 @@ def test_the_reference_is_no_arm_of_a_run(text: str) -> None:
 def test_auto_takes_the_best_instruction_set(features: dict[str, Any], level: str) -> None:
     job = resolve(parse_arm("wasm"), features)
     assert job.options == {
-        "simd": level, "threads": 6, "mm_fwd": "blocked", "mm_da": "blocked", "mm_db": "blocked",
+        "simd": level, "threads": 6, "shared": "on",
+        "mm_fwd": "blocked", "mm_da": "blocked", "mm_db": "blocked",
         **dict.fromkeys(TILE_OF.values(), TILES[level][0]),
     }  # fmt: skip
     assert job.module == "arm_wasm.js"
@@ -226,12 +227,13 @@ def test_auto_takes_the_best_instruction_set(features: dict[str, Any], level: st
     [
         ("wasm:simd=relaxed", without("relaxed_simd"), "no simd=relaxed"),
         ("wasm:simd=on", without("relaxed_simd", "simd128"), "no simd=simd128"),
-        ("wasm", without("threads"), "no shared WebAssembly memory"),
-        ("wasm:threads=1", without("threads"), "no shared WebAssembly memory"),
-        ("wasm", FEATURES | {"cross_origin_isolated": False}, "cross-origin isolation"),
+        ("wasm:threads=2", without("threads"), "threads=2 needs shared WebAssembly memory"),
+        ("wasm:threads=2+shared=off", FEATURES, "threads=2 needs shared WebAssembly memory"),
+        ("wasm:shared=on", without("threads"), "no shared WebAssembly memory"),
+        ("wasm:shared=on", FEATURES | {"cross_origin_isolated": False}, "cross-origin isolation"),
         ("wasm64", without("memory64"), "no Memory64; use arm wasm"),
         ("wasm64", without("memory64_shared"), "no Memory64"),
-        ("wasm", {}, "no shared WebAssembly memory"),
+        ("wasm:threads=2", {}, "needs shared WebAssembly memory"),
         ("webgpu", FEATURES | {"webgpu": None}, "no WebGPU here (no adapter)"),
         (
             "webgpu",
@@ -251,13 +253,27 @@ def test_what_the_browser_lacks_ends_the_run(arm: str, features: dict[str, Any],
 
 
 def test_what_was_asked_for_is_kept() -> None:
-    asked = parse_arm("wasm64:threads=3+simd=off+kernels=forward+tile=4x4")
+    asked = parse_arm("wasm64:threads=3+simd=off+shared=on+kernels=forward+tile=4x4")
     assert resolve(asked, FEATURES).options == asked.options
     assert resolve(parse_arm("webgpu:matmul=naive"), FEATURES).options == {"matmul": "naive"}
 
 
 def test_wasm_needs_no_memory64() -> None:
     assert resolve(parse_arm("wasm"), without("memory64", "memory64_shared")).name == "wasm"
+
+
+@pytest.mark.parametrize(
+    "features", [without("threads"), FEATURES | {"cross_origin_isolated": False}, {}]
+)
+@pytest.mark.parametrize("text", ["wasm", "wasm:threads=1", "wasm:shared=off"])
+def test_one_thread_needs_no_shared_memory(features: dict[str, Any], text: str) -> None:
+    options = resolve(parse_arm(text), features).options
+    assert (options["threads"], options["shared"]) == (1, "off")
+
+
+def test_wasm64_without_shared_memory() -> None:
+    job = resolve(parse_arm("wasm64:shared=off"), without("memory64_shared"))
+    assert (job.options["threads"], job.options["shared"]) == (1, "off")
 
 
 @pytest.mark.parametrize("threads", [None, 0, 1])

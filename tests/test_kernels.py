@@ -16,7 +16,7 @@ from driver.browser import BrowserSession, find_browser
 from driver.errors import UsageError
 from driver.jobs import kernel_op
 from driver.kernels import error_over_bound, judge, parse_shapes, timed
-from driver.records import Kernel, KernelReport, KernelSamples, Product
+from driver.records import Kernel, KernelReport, KernelSamples, Op, Product, UnevenFork
 from driver.server import JobServer
 from driver.tensors import F32, products
 from driver.workbench import Workbench, draw_inputs, rates, shares
@@ -233,6 +233,26 @@ def test_forks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     code, out, _ = driver(monkeypatch, capsys, *words)
     assert code == 0
     assert "a fork and join of 2 thread(s)" in out
+    assert "thread 1 8 times slower than the others: it ran" in out
+
+
+@module_loop
+@pytest.mark.parametrize("threads", [2, 3])
+async def test_a_slow_thread_gets_fewer_chunks(bench: Workbench, threads: int) -> None:
+    """Chunks are claimed, not dealt out: a slow core gets fewer, a join waits for one at most."""
+    spec = parse_arm(f"wasm:threads={threads}")
+    outcome = await bench.ask("fork", resolve(spec, FEATURES), [Op(op="fork", count=1)])
+    found = [UnevenFork.model_validate(each) for each in outcome.ops[-1].detail["uneven"]]
+    assert {(fork.slow_thread, fork.slowness) for fork in found} == {
+        (slow, slowness) for slow in (0, threads - 1) for slowness in (8, 16 * threads)
+    }
+    for fork in found:
+        slow = fork.by_thread[fork.slow_thread]
+        assert (len(fork.by_thread), sum(fork.by_thread)) == (threads, fork.chunks)
+        # Each of its chunks but the last lasts as long as `slowness` of the others'.
+        assert 1 <= slow <= (fork.chunks + fork.slowness) / (fork.slowness + 1)
+        # One that stands still holds the one chunk that it has; the others have done the rest.
+        assert slow == 1 or fork.slowness < fork.chunks
 
 
 def test_a_kernel_that_is_wrong_is_not_timed(

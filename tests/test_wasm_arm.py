@@ -67,16 +67,20 @@ SAME_BITS: dict[str, Sequence[dict[str, Any]]] = {
         {"threads": 3, "mm_db": "naive", "name": "wasm64"},
         *({"tile": tile} for tile in TILES["relaxed"][1:]),
         {"tile_fwd": "6x8", "tile_db": "8x8", "name": "wasm64"},
+        {"threads": 1, "shared": "off"},
+        {"threads": 1, "shared": "off", "name": "wasm64"},
     ),
     "simd128": (
         {"threads": 1},
         {"threads": 2, "name": "wasm64", "kernel": "naive"},
+        {"threads": 1, "shared": "off"},
         *({"tile": tile} for tile in TILES["simd128"][1:]),
     ),
     "scalar": (
         {"threads": 2},
         {"threads": 1, "name": "wasm64", "kernel": "naive"},
         {"tile": "4x4"},
+        {"threads": 1, "shared": "off", "name": "wasm64"},
     ),
 }
 
@@ -88,7 +92,14 @@ def arm(
     kernel: str = "blocked",
     **more: Any,
 ) -> ArmJob:
-    options = {"threads": threads, "simd": simd, "mm_fwd": kernel, "mm_da": kernel, "mm_db": kernel}
+    options = {
+        "threads": threads,
+        "simd": simd,
+        "shared": "on",
+        "mm_fwd": kernel,
+        "mm_da": kernel,
+        "mm_db": kernel,
+    }
     tile = more.pop("tile", TILES[simd][0] if simd in TILES else "4x8")
     tiles = dict.fromkeys(TILE_OF.values(), tile)
     return ArmJob(name=name, module="arm_wasm.js", options={**options, **tiles, **more})
@@ -366,6 +377,7 @@ async def test_growth_that_is_refused(session, broken) -> None:
 
 @pytest.mark.parametrize("on", [
     arm("wasm", 1, "scalar", "naive"), arm("wasm64", 3, "simd128", mm_db="naive", tile_da="8x8"),
+    arm("wasm", 1, "relaxed", shared="off"),
 ])  # fmt: skip
 async def test_it_says_what_ran(session, server, on) -> None:
     case = case_of(SHAPES["heads of 12"])
@@ -374,15 +386,16 @@ async def test_it_says_what_ran(session, server, on) -> None:
     ran, memory = outcome.result.ran, outcome.result.memory
     address = "i64" if on.name == "wasm64" else "i32"
     assert ran["arm"] == on.name
-    assert ran["module_sha256"] == build_wasm(str(on.options["simd"]), on.name).sha256
-    assert {key: ran[key] for key in ("simd", "threads", "address_type")} == {
-        "simd": on.options["simd"], "threads": on.options["threads"], "address_type": address,
-    }  # fmt: skip
+    shared = on.options["shared"] == "on"
+    assert ran["module_sha256"] == build_wasm(str(on.options["simd"]), on.name, shared).sha256
+    assert ran["address_type"] == address
+    for key in ("simd", "threads", "shared"):
+        assert ran[key] == on.options[key]
     assert ran["kernels"] == {key: on.options[key] for key in TILE_OF}
     assert ran["tiles"] == {key: on.options[key] for key in TILE_OF.values()}
     assert ran["hyper"] == case.config.model_dump()
     assert memory["address_type"] == address
-    assert memory["shared"] is True
+    assert memory["shared"] is shared
     assert memory["growths"] == 0
     assert memory["initial_pages"] == memory["final_pages"] == memory["maximum_pages"]
     assert memory["final_bytes"] == 65536 * memory["final_pages"]
@@ -539,6 +552,20 @@ async def test_what_the_browser_lacks(session, broken, lack) -> None:
     assert words in outcome.failure.message
 
 
+@pytest.mark.parametrize("name", ["wasm", "wasm64"])
+async def test_a_page_that_shares_no_memory(session, broken, name) -> None:
+    """One thread trains on memory of its own, where there is not even a SharedArrayBuffer."""
+    script = (
+        "delete self.SharedArrayBuffer;"
+        "Object.defineProperty(self, 'crossOriginIsolated', { value: false });"
+    )
+    server = await broken("arm_wasm.js", BEFORE.format(script))
+    case = case_of(SHAPES["heads of 12"])
+    done = await trained(session, server, case, arm(name, 1, shared="off"))
+    assert done.outcome.result.memory["shared"] is False
+    assert done.bits == (await trained(session, server, case, arm(name, 1, shared="off"), 2)).bits
+
+
 async def test_one_thread_needs_no_worker(session, broken) -> None:
     server = await broken(
         "arm_wasm.js",
@@ -600,6 +627,7 @@ async def test_a_token_outside_the_vocabulary(session, server) -> None:
 
 @pytest.mark.parametrize(("options", "words"), [
     ({"threads": 0}, "threads=0"), ({"test_grow_at": -1}, "test_grow_at=-1"),
+    ({"shared": "maybe"}, "shared=maybe"), ({"shared": "off"}, "threads=2 needs shared=on"),
     ({"simd": "avx"}, "simd=avx"), ({"mm_da": "fast"}, "mm_da=fast"),
     ({"tile_da": "2x4"}, "tile_da=2x4: this module has the tiles 4x8"),
 ])  # fmt: skip

@@ -31,11 +31,20 @@ static struct {
 #define STORE(x, v) __atomic_store_n(&(x), v, __ATOMIC_SEQ_CST)
 #define ADD(x, v) __atomic_add_fetch(&(x), v, __ATOMIC_SEQ_CST)
 
+#ifdef __wasm_atomics__
 static void wait(uint32_t *word, uint32_t seen, int64_t timeout_ns) {
   __builtin_wasm_memory_atomic_wait32((int32_t *)word, (int32_t)seen, timeout_ns);
 }
 
 static void notify(uint32_t *word) { __builtin_wasm_memory_atomic_notify((int32_t *)word, ~0u); }
+#else // memory that nobody shares: there is one thread, which never waits
+static void wait(uint32_t *word, uint32_t seen, int64_t timeout_ns) {
+  (void)word, (void)seen, (void)timeout_ns;
+  __builtin_trap();
+}
+
+static void notify(uint32_t *word) { (void)word; }
+#endif
 
 // Claims and runs chunks until none is left. Threads beyond those that take part leave them alone.
 static void work_on(size_t thread) {
@@ -127,6 +136,40 @@ static void nothing(void *args, size_t chunk, size_t thread) {
 EXPORT(pool_empty_forks) void pool_empty_forks(size_t count) {
   for (size_t i = 0; i < count; i++) pool_run(nothing, 0, 2 * pool.threads);
 }
+
+// Chunks that take one thread longer than the others, as a slow core would; told by counting, so that nothing
+// depends on a clock. A chunk of the slow thread lasts until the others have done `slowness` more, or all
+// that there is for them.
+typedef struct {
+  size_t slow;
+  uint32_t chunks, slowness, begun, done_by_others;
+} Uneven;
+
+#define MOST_COUNTED 256
+static uint32_t claimed[MOST_COUNTED]; // chunks by thread
+
+static void uneven(void *args, size_t chunk, size_t thread) {
+  Uneven *u = args;
+  (void)chunk;
+  uint32_t mine = ADD(claimed[thread], 1);
+  if (thread != u->slow) {
+    while (!LOAD(u->begun)) continue; // else there may be nothing left for a thread that wakes late
+    ADD(u->done_by_others, 1);
+    return;
+  }
+  STORE(u->begun, 1);
+  uint32_t until = LOAD(u->done_by_others) + u->slowness, all = u->chunks - mine;
+  while (LOAD(u->done_by_others) < (until < all ? until : all)) continue;
+}
+
+// Needs 2 to 256 threads and at least as many chunks; pool_claimed tells who ran how many.
+EXPORT(pool_uneven) void pool_uneven(size_t chunks, size_t slow, size_t slowness) {
+  Uneven u = {.slow = slow, .chunks = (uint32_t)chunks, .slowness = (uint32_t)slowness};
+  for (size_t thread = 0; thread < MOST_COUNTED; thread++) claimed[thread] = 0;
+  pool_run(uneven, &u, chunks);
+}
+
+EXPORT(pool_claimed) size_t pool_claimed(size_t thread) { return claimed[thread]; }
 
 // Forks and joins in which every thread takes part: a chunk ends when all have begun.
 static void meet(void *args, size_t chunk, size_t thread) {

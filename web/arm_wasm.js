@@ -27,7 +27,7 @@ export async function open(job, io) {
   const module = await compile(bytes, options.simd);
   const size = (n) => (wide ? BigInt(n) : n); // a size_t for the module
   const { base, bytes: planned, pages, maximum } = await plan(module, job, wide);
-  const memory = allocate(pages, maximum, wide);
+  const memory = allocate(pages, maximum, wide, is_shared(options));
   const exports = await instantiate(module, memory);
 
   configure(exports, job, size);
@@ -69,7 +69,7 @@ export async function open(job, io) {
   }
 
   return {
-    ran: describe(exports, sha256, wide, name, size),
+    ran: describe(exports, memory, sha256, name, size),
 
     reset(t) {
       return call(exports, workers, () => exports.gpt_reset(t));
@@ -110,7 +110,7 @@ export async function open(job, io) {
       const final_bytes = memory.buffer.byteLength;
       return {
         address_type: wide ? "i64" : "i32",
-        shared: memory.buffer instanceof SharedArrayBuffer,
+        shared: lies_shared(memory),
         initial_pages: pages,
         maximum_pages: maximum,
         final_pages: final_bytes / PAGE_BYTES,
@@ -137,10 +137,12 @@ export async function open(job, io) {
 // higher, so that buffers come to lie beyond 4 or 8 GiB; `test_grow_at`, the step (from 0, as trained since
 // `open`) before which the memory grows and everything moves into the new part.
 function check_options(options) {
-  const { threads, simd, test_base_bytes = 0, test_grow_at = 0 } = options;
+  const { threads, simd, shared = "on", test_base_bytes = 0, test_grow_at = 0 } = options;
   if (!Number.isInteger(threads) || threads < 1) {
     throw new ArmError("protocol", `threads=${threads}: expected a whole number from 1`);
   }
+  if (!["on", "off"].includes(shared)) throw new ArmError("protocol", `shared=${shared}: expected on or off`);
+  if (shared === "off" && threads > 1) throw new ArmError("protocol", `threads=${threads} needs shared=on`);
   for (const [option, value] of Object.entries({ test_base_bytes, test_grow_at })) {
     if (!(Number.isSafeInteger(value) && value >= 0)) {
       throw new ArmError("protocol", `${option}=${value}: expected a whole number from 0`);
@@ -175,8 +177,19 @@ function choose_kernels(exports, options, size) {
   }
 }
 
-function check_browser({ simd }, wide) {
-  if (!self.crossOriginIsolated || typeof SharedArrayBuffer === "undefined") {
+// What was asked for.
+function is_shared({ shared = "on" }) {
+  return shared === "on";
+}
+
+// What is there; a page that shares nothing may not even have the name.
+function lies_shared(memory) {
+  return typeof SharedArrayBuffer !== "undefined" && memory.buffer instanceof SharedArrayBuffer;
+}
+
+function check_browser(options, wide) {
+  const { simd } = options;
+  if (is_shared(options) && (!self.crossOriginIsolated || typeof SharedArrayBuffer === "undefined")) {
     throw new ArmError("unsupported", "no shared memory: the page is not cross-origin isolated");
   }
   if (wide && !has_memory64()) {
@@ -215,13 +228,13 @@ async function compile(bytes, simd) {
 
 // ------------------------------------------------------------------------------ memory
 
-function allocate(initial, maximum, wide) {
+function allocate(initial, maximum, wide, shared) {
   try {
     return wide
-      ? new WebAssembly.Memory({ address: "i64", initial: BigInt(initial), maximum: BigInt(maximum), shared: true })
-      : new WebAssembly.Memory({ initial, maximum, shared: true });
+      ? new WebAssembly.Memory({ address: "i64", initial: BigInt(initial), maximum: BigInt(maximum), shared })
+      : new WebAssembly.Memory({ initial, maximum, shared });
   } catch (error) {
-    throw new ArmError("out-of-memory", `a shared memory of ${mib(initial)} was refused: ${error.message}`);
+    throw new ArmError("out-of-memory", `a memory of ${mib(initial)} (shared: ${shared}) was refused: ${error.message}`);
   }
 }
 
@@ -255,7 +268,7 @@ function mib(pages) {
 // Where the job's buffers begin, how many bytes they take, and the memory's pages at first and at most.
 // A first instance on a tiny memory only counts.
 async function plan(module, job, wide) {
-  const memory = allocate(PLANNING_PAGES, PLANNING_PAGES, wide);
+  const memory = allocate(PLANNING_PAGES, PLANNING_PAGES, wide, is_shared(job.arm.options));
   const exports = await instantiate(module, memory);
   const size = (n) => (wide ? BigInt(n) : n);
   configure(exports, job, size);
@@ -356,6 +369,12 @@ function workbench(exports, memory, threads, size) {
       return new Float32Array(memory.buffer, at, M * N).slice();
     },
 
+    // Chunks that last `slowness` times as long on one thread as on the others → chunks by thread.
+    uneven(chunks, slow, slowness) {
+      exports.pool_uneven(size(chunks), size(slow), size(slowness));
+      return Array.from({ length: threads }, (_, thread) => Number(exports.pool_claimed(size(thread))));
+    },
+
     // Forks are for this many threads, until it is said again.
     use: (count) => exports.pool_use(size(count)),
 
@@ -453,7 +472,7 @@ function within(ms, promise, message) {
 // ------------------------------------------------------------------------------ what runs
 
 // All of it is asked from the running module and its memory.
-function describe(exports, sha256, wide, name, size) {
+function describe(exports, memory, sha256, name, size) {
   const value = (field) => exports.gpt_config_value(field);
   const hyper = Object.fromEntries([...SHAPE, ...RECIPE].map((key, field) => [key, value(field)]));
   const tiles = tiles_of(exports, size);
@@ -464,6 +483,7 @@ function describe(exports, sha256, wide, name, size) {
     simd: SIMD[exports.gpt_simd()],
     address_type: exports.gpt_pointer_bytes() === 8 ? "i64" : "i32",
     threads: 1 + Number(exports.pool_started()),
+    shared: lies_shared(memory) ? "on" : "off",
     kernels: Object.fromEntries(by_product((product, i) => [product, KERNELS[exports.gpt_kernel(i)]])),
     tiles: Object.fromEntries(by_product((product, i) => [TILE_OF[product], tiles[Number(exports.gpt_tile(i))]])),
     hyper,

@@ -76,7 +76,17 @@ export function fork_samples(bench, count) {
     bench.meetings(forks);
     return performance.now() - began;
   });
-  return { threads: bench.threads, forks_per_sample: forks, samples_ms };
+  return { threads: bench.threads, forks_per_sample: forks, samples_ms, uneven: uneven_forks(bench) };
+}
+
+// Forks in which the caller, then the last thread, is slow: by a little, then as if it stood still.
+function uneven_forks(bench) {
+  const chunks = CHUNKS_EACH * bench.threads;
+  return bench.threads === 1 ? [] : [0, bench.threads - 1].flatMap((slow_thread) => (
+    [8, chunks].map((slowness) => (
+      { slow_thread, slowness, chunks, by_thread: bench.uneven(chunks, slow_thread, slowness) }
+    ))
+  ));
 }
 
 // Multiply-adds in 1e9/s on that many of the arm's threads: one sample. The chunks are many and claimed as in a

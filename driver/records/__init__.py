@@ -4,7 +4,13 @@ Pydantic models are the schema; unknown keys are refused everywhere, since resul
 and receipts from strangers.
 """
 
-from driver.records.kernels import ForkTimes, KernelReport, KernelRow, KernelSamples
+from driver.records.kernels import (
+    ForkTimes,
+    KernelReport,
+    KernelRow,
+    KernelSamples,
+    UnevenFork,
+)
 from driver.records.page import (
     ArmJob,
     Job,
@@ -43,6 +49,7 @@ from driver.records.receipt import (
     GatePlan,
     GateStatus,
     NonFinite,
+    Pinned,
     Plan,
     Receipt,
     ReferenceFacts,
@@ -93,6 +100,7 @@ __all__ = [
     "PageEvent",
     "PageFacts",
     "PageFailure",
+    "Pinned",
     "Plan",
     "Product",
     "Profile",
@@ -115,6 +123,7 @@ __all__ = [
     "ThreadChoice",
     "ThreadSamples",
     "TokensRef",
+    "UnevenFork",
     "Verdict",
     "VerdictStatus",
     "Word",

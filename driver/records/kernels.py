@@ -41,6 +41,15 @@ class KernelRow(Record):
     samples: KernelSamples | None = None
 
 
+class UnevenFork(Record):
+    """A fork with one slow thread: who ran how many chunks. Chunks are claimed, not dealt out."""
+
+    slow_thread: int = Field(ge=0, description="0 is the caller")
+    slowness: int = Field(ge=1, description="chunks that others do while it does one")
+    chunks: int = Field(ge=1)
+    by_thread: list[int]
+
+
 class ForkTimes(Record):
     """Forks and joins without work in which every thread of the arm takes part."""
 
@@ -49,6 +58,7 @@ class ForkTimes(Record):
     samples_ms: list[Number] = Field(min_length=1)
     fork_us: Number = Field(description="median of one fork and join")
     fork_us_quartiles: tuple[Number, Number]
+    uneven: tuple[UnevenFork, ...] = ()
 
 
 class KernelReport(Record):

@@ -54,6 +54,14 @@ class ThreadChoice(Record):
     reason: str
 
 
+class Pinned(Record):
+    """Choices taken over from another receipt's plan instead of being made here."""
+
+    receipt_digest: str
+    side: Side = Field(description="of the arm in that receipt")
+    options: tuple[str, ...] = Field(description="those taken over; the others were given")
+
+
 class ArmPlan(Record):
     """One side of the comparison, every choice made."""
 
@@ -72,6 +80,7 @@ class ArmPlan(Record):
     profile_reason: str | None = Field(
         default=None, description="why there is none although it was asked for"
     )
+    pinned: Pinned | None = None
 
     @property
     def total_steps(self) -> int:
