@@ -1,9 +1,17 @@
-"""Shared fixtures: where the oracle's cases and the text lie, when they are there."""
+"""Shared fixtures: the browser and the page's server; the oracle's cases and the text, if any."""
 
+import shutil
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
+import pytest_asyncio
+
+from driver.browser import BrowserChoice, BrowserSession, find_browser
+from driver.layout import WEB
+from driver.server import JobServer
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
 GOLDEN = ("tiny", "tiny-jitter", "strong")
@@ -34,6 +42,48 @@ def shakespeare() -> Path:
     if not text.is_file():
         pytest.skip("../shared/data/tinyshakespeare.txt is not on this machine")
     return text
+
+
+@pytest.fixture(scope="session")
+def browser() -> BrowserChoice:
+    """The browser that the driver finds here."""
+    choice = find_browser(None)
+    if choice is None:
+        pytest.skip("no browser on this machine; `driver setup` gets one")
+    return choice
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def session(browser: BrowserChoice) -> AsyncIterator[BrowserSession]:
+    """One browser process for all tests of a module."""
+    async with BrowserSession(browser) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def server() -> AsyncIterator[JobServer]:
+    """Serves the project's page."""
+    async with JobServer() as running:
+        yield running
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def broken(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Any]:
+    """Serves the page with one of its files replaced; `{real}` in a text is the real one's name."""
+    running: list[JobServer] = []
+
+    async def serve(file: str, text: str) -> JobServer:
+        folder = tmp_path_factory.mktemp("web") / "web"
+        shutil.copytree(WEB, folder)
+        (folder / file).rename(folder / f"real_{file}")
+        (folder / file).write_text(text.replace("{real}", f"./real_{file}"))
+        server = await JobServer(folder).__aenter__()
+        running.append(server)
+        return server
+
+    yield serve
+    for server in running:
+        await server.__aexit__(None, None, None)
 
 
 # Shared machines are slow at times; how long an example takes is never what a test is about.

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import pytest_asyncio
 
 from driver import measure
 from driver.browser import BrowserSession, find_browser
@@ -48,21 +47,6 @@ OPEN = Op(op="open")
 
 def train(steps: int) -> Op:
     return Op(op="train", steps=steps)
-
-
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def session() -> AsyncIterator[BrowserSession]:
-    choice = find_browser(None)
-    if choice is None:
-        pytest.skip("no browser on this machine; `driver setup` gets one")
-    async with BrowserSession(choice) as running:
-        yield running
-
-
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def server() -> AsyncIterator[JobServer]:
-    async with JobServer(WEB) as running:
-        yield running
 
 
 def make(server: JobServer, *program: Op, arm: str = "null", **options: Any) -> Job:

@@ -1,18 +1,15 @@
 """How many threads an arm gets: decided by samples, whatever a browser says."""
 
-import shutil
-from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from driver.arms import parse_arm, parse_arms
-from driver.browser import BrowserSession, find_browser
-from driver.layout import WEB
+from driver.browser import BrowserSession
 from driver.machine import machine_facts
 from driver.prepare import probe
-from driver.server import JobServer
 from driver.threads import MOST, ROUNDS, candidates, choice, wanted
 
 
@@ -71,21 +68,22 @@ def test_only_what_is_open_is_measured(arms: str, open_: bool) -> None:
     assert wanted(parse_arms(arms)) == open_
 
 
+TOLD = """
+import * as real from "{{real}}";
+export const timer_step_ms = real.timer_step_ms;
+export const probe = async () => ({{ ...(await real.probe()), hardware_concurrency: {} }});
+"""
+
+
 @pytest.mark.parametrize("said", [1, 64])
-async def test_a_browser_that_is_told_a_wrong_number(tmp_path: Path, said: int) -> None:
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_browser_that_is_told_a_wrong_number(
+    session: BrowserSession, broken: Any, said: int
+) -> None:
     """The machine is measured, and the receipt's record says all of it."""
-    browser = find_browser(None)
-    if browser is None:
-        pytest.skip("no browser on this machine; `driver setup` gets one")
-    web = tmp_path / "web"
-    shutil.copytree(WEB, web)
-    real = "hardware_concurrency: navigator.hardwareConcurrency"
-    text = (web / "probe.js").read_text()
-    assert real in text
-    (web / "probe.js").write_text(text.replace(real, f"hardware_concurrency: {said}"))
-    async with JobServer(web) as server, BrowserSession(browser) as session:
-        found = await probe(session, server, [parse_arm("wasm")])
-        unasked = await probe(session, server, [parse_arm("wasm:threads=1")])
+    server = await broken("probe.js", TOLD.format(said))
+    found = await probe(session, server, [parse_arm("wasm")])
+    unasked = await probe(session, server, [parse_arm("wasm:threads=1")])
     assert unasked.threads is None
     threads, usable = found.threads, machine_facts().cores_usable
     assert threads is not None

@@ -1,21 +1,19 @@
 """The WASM arm in a real Chromium: right at odd shapes, same bits always, loud when it fails."""
 
 import hashlib
-import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
-import pytest_asyncio
 from conftest import GOLDEN
 
 from driver.arms import TILE_OF, TILES
-from driver.browser import BrowserSession, find_browser
+from driver.browser import BrowserSession
 from driver.build import build_wasm
 from driver.cases import Case, Result, read_case, write_result
 from driver.jobs import (
@@ -28,7 +26,6 @@ from driver.jobs import (
     roofline_op,
     train_op,
 )
-from driver.layout import WEB
 from driver.measure import JobOutcome, run_job
 from driver.records import ArmJob, ModelConfig, Op, OpResult, ProfileSamples, Roofline
 from driver.reference import Reference
@@ -131,21 +128,6 @@ class Trained:
         for blob in ("grad", "param"):
             digest.update(self.outcome.blobs[blob])
         return digest.hexdigest()
-
-
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def session() -> AsyncIterator[BrowserSession]:
-    choice = find_browser(None)
-    if choice is None:
-        pytest.skip("no browser on this machine; `driver setup` gets one")
-    async with BrowserSession(choice) as running:
-        yield running
-
-
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def server() -> AsyncIterator[JobServer]:
-    async with JobServer() as running:
-        yield running
 
 
 async def run(
@@ -504,25 +486,6 @@ async def test_an_arm_without_a_profiler_says_so(session, server) -> None:
 
 
 # --------------------------------------------------------------------------- loud when it fails
-
-
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def broken(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Any]:
-    """Serves the page with one of its files replaced; `{real}` in a text is the real one's name."""
-    running: list[JobServer] = []
-
-    async def serve(file: str, text: str) -> JobServer:
-        folder = tmp_path_factory.mktemp("web") / "web"
-        shutil.copytree(WEB, folder)
-        (folder / file).rename(folder / f"real_{file}")
-        (folder / file).write_text(text.replace("{real}", f"./real_{file}"))
-        server = await JobServer(folder).__aenter__()
-        running.append(server)
-        return server
-
-    yield serve
-    for server in running:
-        await server.__aexit__(None, None, None)
 
 
 BEFORE = 'export {{ open }} from "{{real}}";\n{}'

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from conftest import GOLDEN
 
-from driver.browser import BrowserSession, find_browser
+from driver.browser import BrowserSession
 from driver.build import gather_wgsl
 from driver.cases import Case, read_case, write_result
 from driver.jobs import JobMaker, curve, load_op, open_op, read_op, train_op
@@ -105,15 +105,6 @@ SHAPES = {
     "one of everything": model(n_layer=1, n_head=1, d_model=1, ctx=1, batch=1, vocab=2),
     "one long head": model(n_layer=1, n_head=1, d_model=100, ctx=33, batch=1, vocab=300),
 }
-
-
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def session() -> AsyncIterator[BrowserSession]:
-    choice = find_browser(None)
-    if choice is None:
-        pytest.skip("no browser on this machine; `driver setup` gets one")
-    async with BrowserSession(choice) as running:
-        yield running
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
