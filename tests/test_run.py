@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from driver import cli, jobs, machine, presets, store
+from driver import cli, jobs, machine, presets, store, workbench
 from driver import run as run_module
 from driver.browser import session as browser_session
 from driver.errors import UsageError
@@ -23,7 +23,7 @@ from driver.jobs import JobMaker
 from driver.layout import PRESETS, WEB
 from driver.plan import evaluator
 from driver.receipt import verify
-from driver.server import JobServer
+from driver.server import JobServer, app
 
 RunPreset = Callable[..., tuple[int, list[dict[str, Any]], str]]
 
@@ -147,6 +147,43 @@ def test_webgpu_on_a_software_adapter(run: RunPreset) -> None:
     assert asked["profile"] is None
     assert asked["profile_reason"] == "not measured on this arm yet"
     assert "no profile of B webgpu: not measured on this arm yet" in printed
+
+
+def test_without_shared_memory_and_simd(
+    run: RunPreset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A page that is not isolated trains on one thread; the receipt and the report name it.
+
+    Then another run takes the choices from that receipt and makes none.
+    """
+    left = {key: value for key, value in app._HEADERS.items() if "Cross-Origin" not in key}
+    with monkeypatch.context() as patched:
+        patched.setattr(app, "_HEADERS", left)
+        code, (receipt,), printed = run("--arms", "wasm:simd=off,wasm64")
+    assert code == 0
+    assert receipt["environment"]["page"]["cross_origin_isolated"] is False
+    assert receipt["environment"]["threads"]["measured"] == []
+    for slot in receipt["slots"]:
+        assert (slot["ran"]["threads"], slot["ran"]["shared"]) == (1, "off")
+        assert slot["memory"]["shared"] is False
+    assert "ran without SIMD, 1 thread, 32-bit unshared memory" in printed
+    assert "1 thread, 64-bit unshared memory" in printed
+    assert any(name.endswith("-unshared.wasm") for name in _artifacts(receipt))
+
+    (path,) = (tmp_path / "receipts").glob("*.json")
+    earlier = path.rename(tmp_path / "earlier.receipt.json")
+    monkeypatch.setattr(workbench, "kernel_op", None)  # whoever tunes would call it
+    code, (pinned,), printed = run("--arms", "wasm64,wasm:simd=off", "--pin", earlier)
+    assert code == 0
+    a, b = pinned["plan"]["arms"]
+    assert b["options"] == receipt["plan"]["arms"][0]["options"]
+    assert a["options"] == receipt["plan"]["arms"][1]["options"]
+    assert b["pinned"]["receipt_digest"] == receipt["digest"]
+    assert b["pinned"]["side"] == "A"
+    assert "simd" in a["pinned"]["options"]
+    assert "simd" not in b["pinned"]["options"]
+    assert pinned["environment"]["threads"] is None
+    assert f"pinned from receipt {receipt['digest'][:12]} (A)" in printed
 
 
 def test_require_hardware(run: RunPreset) -> None:

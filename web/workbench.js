@@ -49,17 +49,14 @@ export function kernel_samples(bench, spec, count) {
   const key = `${spec.product} ${spec.kernel} ${spec.tile}`;
   warm(() => bench.product(spec, 1), warmed.has(key) ? AGAIN_MS : WARM_MS);
   warmed.add(key);
-  let began = performance.now();
-  bench.product(spec, 1);
-  const once = performance.now() - began;
-  const times = Math.max(1, Math.ceil(SAMPLE_MS / Math.max(once, 1e-3)));
+  const times = times_for(SAMPLE_MS, (count) => bench.product(spec, count));
 
   const samples_ms = [];
   const roofline_gflops = [top.sample()];
   const until = performance.now() + LONGEST_MS;
   while (samples_ms.length < count && (samples_ms.length < LEAST || performance.now() < until)) {
     bench.meetings(3); // wakes threads that sleep
-    began = performance.now();
+    const began = performance.now();
     bench.product(spec, times);
     samples_ms.push(performance.now() - began);
     roofline_gflops.push(top.sample());
@@ -110,6 +107,16 @@ function peak(bench, chunks) {
     return { best, chains: bench.chains(many), sample: () => repeated(bench, flops) };
   });
   return candidates[0].best >= candidates[1].best ? candidates[0] : candidates[1];
+}
+
+// How often `run(times)` has to repeat its work to last so long. Found by doubling: a page that is not isolated
+// has a clock of 100 µs, by which one small piece of work takes no time at all, or far too much.
+function times_for(least_ms, run) {
+  for (let times = 1; ; times *= 2) {
+    const began = performance.now();
+    run(times);
+    if (performance.now() - began >= least_ms) return times;
+  }
 }
 
 function warm(run, ms) {
