@@ -109,10 +109,10 @@ async def probe(
     if outcome.failure or outcome.result is None:
         raise SlotError(f"the probe page failed: {_why(outcome)}")
     features = outcome.result.ops[0].detail
-    threads = None
+    threads, machine = None, machine_facts()
+    features["usable_threads"] = machine.cores_usable
     if wanted(specs):
-        bench = Workbench(session, server, deadline_s=60)
-        threads = await choose_threads(bench, features, machine_facts())
+        threads = await choose_threads(Workbench(session, server, 60), features, machine)
         features["usable_threads"] = threads.threads
     facts = session.facts.model_dump(mode="json")
     webgpu = features.get("webgpu")
