@@ -25,7 +25,7 @@ from driver.jobs import (
     wasm_digest,
     wgsl_digests,
 )
-from driver.machine import machine_facts
+from driver.machine import machine_facts, machine_state
 from driver.measure import JobOutcome, run_job
 from driver.parity import key_bias_ratio, tensor_error
 from driver.profile import profile_of
@@ -112,7 +112,8 @@ async def probe(
     threads, machine = None, machine_facts()
     features["usable_threads"] = machine.cores_usable
     if wanted(specs):
-        threads = await choose_threads(Workbench(session, server, 60), features, machine)
+        bench = Workbench(session, server, 60)
+        threads = await choose_threads(bench, features, machine, machine_state().load_1min)
         features["usable_threads"] = threads.threads
     facts = session.facts.model_dump(mode="json")
     webgpu = features.get("webgpu")

@@ -17,6 +17,7 @@ from driver.workbench import Workbench
 ROUNDS = 5
 # More threads must add this much to the fewer. A thread on a core of its own adds far more.
 WORTHWHILE = 0.1
+QUIET = 0.5  # load per core, as the gate `quiet` has it
 MOST = 128  # half of the chunks that the module runs at once
 
 
@@ -29,9 +30,12 @@ def wanted(specs: Sequence[ArmSpec]) -> bool:
 
 
 async def choose_threads(
-    bench: Workbench, features: Mapping[str, Any], facts: MachineFacts
+    bench: Workbench, features: Mapping[str, Any], facts: MachineFacts, load: float | None
 ) -> ThreadChoice:
-    """Measures in the page, on threads of the WASM arm's own pool. Raises SlotError."""
+    """Measures in the page, on threads of the WASM arm's own pool. Raises SlotError.
+
+    `load` is the average of the last minute, if known, from before anything of ours ran.
+    """
     said = features.get("hardware_concurrency")
     concurrency = said if isinstance(said, int) and said > 0 else None
     counts = candidates(concurrency, facts.cores_usable)
@@ -53,7 +57,7 @@ async def choose_threads(
     samples: dict[int, list[float]] = {count: [] for count in counts}
     for op in outcome.ops[2:]:
         samples[int(op.detail["threads"])].append(float(op.detail["gflops"]))
-    threads, reason = choice(samples)
+    threads, reason = choice(samples, (load or 0.0) / facts.cores_usable)
     return ThreadChoice(
         hardware_concurrency=concurrency,
         cores_usable=facts.cores_usable,
@@ -74,13 +78,20 @@ def candidates(hardware_concurrency: int | None, cores_usable: int) -> tuple[int
     return tuple(sorted(n for n in steps | told if n <= most))
 
 
-def choice(samples: Mapping[int, Sequence[float]]) -> tuple[int, str]:
+def choice(samples: Mapping[int, Sequence[float]], busy: float = 0.0) -> tuple[int, str]:
     """Number of threads and the reason, from samples in 1e9/s by number of threads, in rounds.
 
     The fewest that no larger number beats in any round. On a busy machine samples differ by tens
     of percent: too many threads cost a little, a core that is left out costs all that it gives, so
-    one round in which more threads did more is enough to keep them.
+    one round in which more threads did more is enough to keep them. Where `busy`, the load per
+    core, says that others compute here, samples tell of them and lower nothing.
     """
+    if busy > QUIET:
+        most = max(samples)
+        return (
+            most,
+            f"{most} usable core(s); with a load of {busy:.2f} per core samples tell little",
+        )
     threads = next(n for n in sorted(samples) if not _beaten(n, samples))
     best = {n: max(values) for n, values in samples.items()}
     reason = f"{threads} of up to {max(best)} threads reach {best[threads]:.3g} GFLOP/s together"
