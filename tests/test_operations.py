@@ -1,15 +1,15 @@
 """A step's operations apart from it: the table, the bounds, and every one in a real Chromium."""
 
 import json
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy.special import ndtr
+from test_kernels import FEATURES, driver
 
-from driver import cli, reference, report
+from driver import reference, report
 from driver.arms import parse_arm, resolve
 from driver.browser import BrowserSession, find_browser
 from driver.errors import UsageError
@@ -22,12 +22,6 @@ from driver.records import KernelReport, OperationRow, OperationSamples
 from driver.server import JobServer
 from driver.workbench import Workbench
 
-FEATURES = {
-    "cross_origin_isolated": True,
-    "usable_threads": 2,
-    "wasm": {"simd128": True, "relaxed_simd": True, "threads": True, "memory64": True,
-             "memory64_shared": True},
-}  # fmt: skip
 ODD = "B=3+T=17+C=15+H=3+V=11"  # no multiple of a vector or a tile
 WIDER = "B=2+T=37+C=36+H=2+V=65+F=50+L=2"  # several chunks of most operations
 
@@ -392,16 +386,6 @@ async def test_every_operation_keeps_its_bound_in_chromium() -> None:
             digests.setdefault(str(arm.options["simd"]), []).append(found)
     wasm, wasm64 = digests["relaxed"]
     assert wasm == wasm64
-
-
-def driver(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: object
-) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["driver", "kernels", *map(str, words)])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    out, err = capsys.readouterr()
-    return int(ended.value.code or 0), out, err
 
 
 def test_the_command_runs_everything(

@@ -1,5 +1,6 @@
 // The WASM arm: the C kernels on a shared memory, on threads of our own pool; wasm32 and wasm64.
 
+import { address, text_at } from "./arm_wasm_memory.js";
 import { operation_floats, operations } from "./arm_wasm_operations.js";
 import { ArmError } from "./errors.js";
 
@@ -477,17 +478,6 @@ function describe(exports, sha256, wide, name, size) {
     tiles: Object.fromEntries(by_product((product, i) => [TILE_OF[product], tiles[Number(exports.gpt_tile(i))]])),
     hyper,
   };
-}
-
-// A pointer from the module as a byte offset: 32-bit ones arrive signed, those above 2 GiB negative.
-function address(pointer) {
-  return typeof pointer === "bigint" ? Number(pointer) : pointer >>> 0;
-}
-
-// A zero-terminated text of the module's, of at most 96 bytes.
-function text_at(memory, pointer) {
-  const bytes = new Uint8Array(memory.buffer, address(pointer), 96).slice();
-  return new TextDecoder().decode(bytes.subarray(0, bytes.indexOf(0)));
 }
 
 function hex(buffer) {

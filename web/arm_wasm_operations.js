@@ -3,12 +3,12 @@
 //
 // From the area's start: three arrays for a triad of the same footprint, the operands, the module's scratch.
 
+import { address, text_at } from "./arm_wasm_memory.js";
 import { ArmError } from "./errors.js";
 
 const APART = 64; // floats: operands begin at multiples of it
 const SCRATCH = 8; // operation_place's number of the scratch, so also the most operands
 const SIZES = 4;
-const NAME_BYTES = 64;
 
 const apart = (floats) => Math.ceil(floats / APART) * APART;
 const written = ({ role }) => role !== "in";
@@ -31,18 +31,12 @@ function layout(operation) {
 }
 
 function number_of(exports, memory, name, size) {
-  const names = Array.from({ length: Number(exports.operation_count()) }, (_, i) => {
-    const at = address(exports.operation_name(size(i)));
-    const text = new Uint8Array(memory.buffer, at, NAME_BYTES).slice();
-    return new TextDecoder().decode(text.subarray(0, text.indexOf(0)));
-  });
+  const names = Array.from({ length: Number(exports.operation_count()) }, (_, i) => text_at(memory, exports.operation_name(size(i))));
   const index = names.indexOf(name);
   if (index < 0) throw new ArmError("unsupported", `operation ${name}: this module has ${names.join(", ")}`);
   return size(index);
 }
 
-// A pointer from the module as a byte offset.
-const address = (pointer) => (typeof pointer === "bigint" ? Number(pointer) : pointer >>> 0);
 const padded = (sizes) => Array.from({ length: SIZES }, (_, i) => sizes[i] ?? 0);
 
 // Floats of the area that an operation needs.

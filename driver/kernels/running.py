@@ -21,19 +21,11 @@ UNIT = 2.0**-24  # float32's unit roundoff
 UNDERFLOW = 2.0**-149  # half of this is lost where a result is subnormal
 
 
-@dataclass(frozen=True)
-class Elementary:
-    """Relative errors of an arm's elementary functions."""
-
-    exp: float
-    exp_floor: float  # absolute: what e^x may be instead of less
-    divide: float
-    sqrt: float
-
-
-# exp4 of wasm_src/vec.h: 1.4 units on a sweep of every fourth float of [-87, 0], without fused
-# multiply-adds; from -87 down it stays at e^-87. Division and root are IEEE 754's.
-WASM = Elementary(exp=2 * UNIT, exp_floor=2e-38, divide=UNIT, sqrt=UNIT)
+# Relative error of the kernels' e^x, and what it may be instead of less: exp4 of wasm_src/vec.h
+# errs by 1.4 units on a sweep of every fourth float of [-87, 0], and stays at e^-87 below that.
+# Quotients and roots are IEEE 754's, rounded once. An arm with other ones needs other figures.
+EXP = 2 * UNIT
+EXP_FLOOR = 2e-38
 
 
 def gamma(n: int, unit: float = UNIT) -> float:
@@ -47,7 +39,6 @@ class Running:
 
     value: F64
     error: F64
-    functions: Elementary = WASM
 
     # NumPy arrays on the left leave the operator to this class.
     __array_ufunc__ = None
@@ -55,9 +46,7 @@ class Running:
     def _made(self, value: F64, carried: F64, unit: float = UNIT) -> "Running":
         """A result with the error carried to it and one rounding more."""
         value, carried = np.broadcast_arrays(value, carried)
-        return Running(
-            value, carried + unit * (np.abs(value) + carried) + UNDERFLOW, self.functions
-        )
+        return Running(value, carried + unit * (np.abs(value) + carried) + UNDERFLOW)
 
     def __add__(self, other: "Running") -> "Running":
         return self._made(self.value + other.value, self.error + other.error)
@@ -75,7 +64,7 @@ class Running:
             value = self.value / other.value
             carried = (self.error + np.abs(value) * other.error) / room
         carried = np.where(room > 0, carried, np.inf)
-        return self._made(value, carried, self.functions.divide)
+        return self._made(value, carried)
 
     def sum(self, axis: int) -> "Running":
         """In any order; the axis stays, with length 1."""
@@ -83,7 +72,7 @@ class Running:
         magnitude = (np.abs(self.value) + self.error).sum(axis=axis, keepdims=True)
         rounding = gamma(self.value.shape[axis] - 1) * magnitude
         value = self.value.sum(axis=axis, keepdims=True)
-        return Running(value, carried + rounding, self.functions)
+        return Running(value, carried + rounding)
 
     def __matmul__(self, other: "Running") -> "Running":
         """Sums of products, over any common length, in any order."""
@@ -92,13 +81,13 @@ class Running:
         magnitude = (a + self.error) @ (b + other.error)
         length = self.value.shape[-1]
         error = carried + gamma(length) * magnitude + length * UNDERFLOW
-        return Running(self.value @ other.value, error, self.functions)
+        return Running(self.value @ other.value, error)
 
     def exp(self) -> "Running":
         """e^value."""
         value = np.exp(self.value)
-        carried = value * np.expm1(self.error) + self.functions.exp_floor
-        return self._made(value, carried, self.functions.exp)
+        carried = value * np.expm1(self.error) + EXP_FLOOR
+        return self._made(value, carried, EXP)
 
     def sqrt(self) -> "Running":
         """The root; where the operand may be 0 its error is at most the root of the error."""
@@ -106,17 +95,15 @@ class Running:
         with np.errstate(divide="ignore", invalid="ignore"):
             carried = self.error / (value + np.sqrt(np.maximum(self.value - self.error, 0)))
         carried = np.where(self.error == 0, 0.0, np.fmin(carried, np.sqrt(self.error)))
-        return self._made(value, carried, self.functions.sqrt)
+        return self._made(value, carried)
 
     def transposed(self) -> "Running":
         """The last two axes exchanged."""
-        return Running(self.value.swapaxes(-1, -2), self.error.swapaxes(-1, -2), self.functions)
+        return Running(self.value.swapaxes(-1, -2), self.error.swapaxes(-1, -2))
 
     def where(self, mask: NDArray[np.bool_]) -> "Running":
         """Exactly 0 elsewhere."""
-        return Running(
-            np.where(mask, self.value, 0.0), np.where(mask, self.error, 0.0), self.functions
-        )
+        return Running(np.where(mask, self.value, 0.0), np.where(mask, self.error, 0.0))
 
 
 def exact(x: Any) -> Running:
