@@ -191,12 +191,17 @@ def kernels_command(
 ) -> None:
     """Check single kernels against float64, then time them beside the roofline.
 
-    One thread unless the arm's option `threads` says more; every tile unless `tile` names one.
-    Shapes: `preset:small` is every shape of that preset's step. `B=2+T=17+C=15+H=3+V=11` is the
-    step of a model of that size: B sequences, T positions, C channels; H heads (1), V tokens
-    (256), F inner channels of the MLP (4·C), L layers (1). `MxNxK` is the three products of that
-    size. `--op layernorm_backward` runs one direction, `layernorm` both, `all` everything but
-    `fork`, which times a fork and join without work in which all threads take part.
+    One thread unless the arm's option `threads` says more; every tile
+    unless `tile` names one.
+
+    Shapes: `preset:small` is every shape of that preset's step. The step of
+    a model of any size is `B=2+T=17+C=15+H=3+V=11`: B sequences,
+    T positions, C channels, H heads (1), V tokens (256), F inner channels
+    of the MLP (4·C), L layers (1). `MxNxK` is the three products.
+
+    `--op layernorm_backward` runs one direction, `layernorm` both, `all`
+    everything but `fork`: forks and joins without work in which all
+    threads take part.
 
     Example: driver kernels --arm wasm:tile=4x8 --op matmul --shapes preset:large,512x512x512
     """

@@ -1,7 +1,9 @@
 """A step's operations apart from it: the table, the bounds, and every one in a real Chromium."""
 
 import json
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 from scipy.special import ndtr
 from test_kernels import FEATURES, driver
 
-from driver import reference, report
+from driver import layout, reference, report
 from driver.arms import parse_arm, resolve
 from driver.browser import BrowserSession, find_browser
 from driver.errors import UsageError
@@ -75,7 +77,7 @@ def test_sizes_stand_for_a_step() -> None:
         ("B=2,T=5,C=8", "gelu", "no T and no C; sizes are joined by +"),
         ("B=2+T=5+C=15+H=2", "gelu", "d_model 15 is not divisible by n_head 2"),
         ("B=2+T=99999+C=8", "gelu", "T should be less than or equal to 65536"),
-        ("8x9x10", "gelu", "MxNxK is a product's; for --op gelu write preset:NAME"),
+        ("8x9x10", "gelu", "MxNxK is a product's; --op gelu needs preset:NAME or a step's"),
         ("preset:behemoth", "adamw", "operands of 7221 MiB; at most 256"),
         ("B=8+T=4096+C=64+H=4", "attention", "B·H·T·T is above"),
         ("banana", "gelu", "write preset:NAME, a step's sizes"),
@@ -411,3 +413,21 @@ def test_the_command_runs_everything(
     assert all(row.samples for row in found.rows)
     page = report.kernels(found, width=80)
     assert page.index("mm_db") < page.index("encoder_forward") < page.index("adamw")
+
+
+@pytest.mark.slow
+def test_results_that_change_while_timed_end_the_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "wasm_src"
+    shutil.copytree(layout.WASM_SRC, folder)
+    source = folder / "layernorm.c"
+    text = source.read_text()
+    zeroing = "for (size_t i = 0; i < 2 * Cp; i += 4) store4(dg + i, splat4(0));"
+    assert zeroing in text
+    source.write_text(text.replace(zeroing, ""))  # right once, on fresh memory
+    monkeypatch.setattr(layout, "WASM_SRC", folder)
+    words = ("--op", "layernorm_backward", "--shapes", "B=2+T=5+C=8", "--arm", "wasm:simd=scalar")
+    code, _, err = driver(monkeypatch, capsys, *words, "--samples", 1)
+    assert code == 4
+    assert "layernorm_backward: its results changed while it was timed" in " ".join(err.split())

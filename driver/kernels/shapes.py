@@ -19,7 +19,8 @@ LARGEST = 1 << 30  # floats of a product's operands together
 # ten to thirty times as much memory.
 LARGEST_BYTES = 1 << 28
 LARGEST_SQUARE = 1 << 25  # B·H·T·T of attention, whose reference keeps such arrays
-GRAMMAR = "preset:NAME, a step's sizes B=2+T=17+C=15+H=3+V=11, or a product's MxNxK"
+STEP = "a step's sizes B=2+T=17+C=15+H=3+V=11"
+GRAMMAR = f"preset:NAME, {STEP}, or a product's MxNxK"
 Shape = tuple[Product, int, int, int]
 
 _REQUIRED = ("B", "T", "C")
@@ -40,7 +41,7 @@ def check_op(op: str) -> None:
     """Raises UsageError for what no kernel is called."""
     if op not in OPS and op not in ENTRIES:
         raise UsageError(
-            f"--op {op}: expected one of {', '.join(OPS)}, or one of them alone: "
+            f"--op {op}: expected one of {', '.join(OPS)}, or one direction: "
             f"{', '.join(name for name in ENTRIES if name not in OPS)}"
         )
 
@@ -67,7 +68,9 @@ def parse_shapes(text: str, op: str) -> Work:
         tuple(c for c in cases.values() if op in ("all", c.name, ENTRIES[c.name].group)),
     )
     if not (found.products or found.cases):
-        raise UsageError(f"--shapes {text}: MxNxK is a product's; for --op {op} write {GRAMMAR}")
+        raise UsageError(
+            f"--shapes {text}: MxNxK is a product's; --op {op} needs preset:NAME or {STEP}"
+        )
     _check_sizes(found)
     return found
 
