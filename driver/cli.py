@@ -197,7 +197,7 @@ def kernels_command(
     Shapes: `preset:small` is every shape of that preset's step. The step of
     a model of any size is `B=2+T=17+C=15+H=3+V=11`: B sequences,
     T positions, C channels, H heads (1), V tokens (256), F inner channels
-    of the MLP (4·C), L layers (1). `MxNxK` is the three products.
+    of the MLP (4·C), L layers (1). `MxNxK` is the three products of that size.
 
     `--op layernorm_backward` runs one direction, `layernorm` both, `all`
     everything but `fork`: forks and joins without work in which all
