@@ -4,7 +4,14 @@ Pydantic models are the schema; unknown keys are refused everywhere, since resul
 and receipts from strangers.
 """
 
-from driver.records.kernels import ForkTimes, KernelReport, KernelRow, KernelSamples
+from driver.records.kernels import (
+    ForkTimes,
+    KernelReport,
+    KernelRow,
+    KernelSamples,
+    OperationRow,
+    OperationSamples,
+)
 from driver.records.page import (
     ArmJob,
     Job,
@@ -13,6 +20,8 @@ from driver.records.page import (
     ModelConfig,
     Number,
     Op,
+    Operand,
+    Operation,
     OpResult,
     PageEvent,
     PageFacts,
@@ -88,6 +97,10 @@ __all__ = [
     "Op",
     "OpResult",
     "OpSamples",
+    "Operand",
+    "Operation",
+    "OperationRow",
+    "OperationSamples",
     "PageEvent",
     "PageFacts",
     "PageFailure",
