@@ -189,7 +189,7 @@ def kernels_command(
     arm: Annotated[str, typer.Option(help="wasm or wasm64, with options.")] = "wasm",
     op: Annotated[str, typer.Option(help=" | ".join(kernels.OPS))] = "matmul",
     shapes: Annotated[
-        str, typer.Option(help="preset:NAME for the products of its step, or MxNxK,…")
+        str, typer.Option(help=f"Joined by commas: {kernels.GRAMMAR}.")
     ] = "preset:large",
     samples: Annotated[int, typer.Option(help="Samples of each kernel.", min=1, max=1000)] = 15,
     browser: BrowserOption = None,
@@ -198,18 +198,26 @@ def kernels_command(
 ) -> None:
     """Check single kernels against float64, then time them beside the roofline.
 
-    One thread unless the arm's option `threads` says more; every tile unless `tile` names one.
-    `--op fork` times a fork and join without work in which all threads take part.
+    One thread unless the arm's option `threads` says more; every tile
+    unless `tile` names one.
+
+    Shapes: `preset:small` is every shape of that preset's step. The step of
+    a model of any size is `B=2+T=17+C=15+H=3+V=11`: B sequences,
+    T positions, C channels, H heads (1), V tokens (256), F inner channels
+    of the MLP (4·C), L layers (1). `MxNxK` is the three products of that size.
+
+    `--op layernorm_backward` runs one direction, `layernorm` both, `all`
+    everything but `fork`: forks and joins without work in which all
+    threads take part.
 
     Example: driver kernels --arm wasm:tile=4x8 --op matmul --shapes preset:large,512x512x512
     """
-    if op not in kernels.OPS:
-        raise UsageError(f"--op {op}: expected one of {', '.join(kernels.OPS)}")
+    kernels.check_op(op)
     spec = parse_arm(arm)
     if not spec.is_wasm:
         raise UsageError(f"--arm {arm}: only wasm and wasm64 have kernels to run apart")
-    chosen = () if op == "fork" else kernels.parse_shapes(shapes, op)
-    request = kernels.Request(spec, op, chosen, samples)
+    work = kernels.Work() if op == "fork" else kernels.parse_shapes(shapes, op)
+    request = kernels.Request(spec, op, work, samples)
     with Reporter(quiet) as reporter:
         choice = _browser(browser, reporter)
         found = _interruptible(kernels.run(request, choice, reporter.say))

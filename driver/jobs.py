@@ -14,6 +14,7 @@ from driver.records import (
     Kernel,
     ModelConfig,
     Op,
+    Operation,
     OpResult,
     Section,
     StateRef,
@@ -216,6 +217,11 @@ def profile_op(steps: int, rounds: int) -> Op:
     Two of a round run with the profiler and two without it.
     """
     return Op(op="profile", steps=steps, count=rounds)
+
+
+def operation_op(operation: Operation, count: int = 0, label: str | None = None) -> Op:
+    """One operation: timed `count` times, its results posted under `label`."""
+    return Op(op="operation", operation=operation, count=count, label=label)
 
 
 def curve(ops: Sequence[OpResult], label: str | None = None) -> tuple[list[float], list[float]]:

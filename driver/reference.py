@@ -190,35 +190,35 @@ def attention_forward(qkv: Array, n_head: int) -> tuple[Array, tuple[Array, Arra
 
     Returns (B, T, C) and q, k, v (B, H, T, D), probabilities (B, H, T, T).
     """
-    q, k, v = (_split_heads(part, n_head) for part in np.split(qkv, 3, axis=-1))
+    q, k, v = (split_heads(part, n_head) for part in np.split(qkv, 3, axis=-1))
     T, D = q.shape[2], q.shape[3]
     scores = (q @ k.transpose(0, 1, 3, 2)) * qkv.dtype.type(1 / math.sqrt(D))
     scores = np.where(np.tril(np.ones((T, T), bool)), scores, -np.inf)
     e = np.exp(scores - scores.max(axis=-1, keepdims=True))
     probs = e / e.sum(axis=-1, keepdims=True)
-    return _join_heads(probs @ v), (q, k, v, probs)
+    return join_heads(probs @ v), (q, k, v, probs)
 
 
 def attention_backward(dout: Array, n_head: int, kept: tuple[Array, Array, Array, Array]) -> Array:
     """dout (B, T, C) → dqkv (B, T, 3C)."""
     q, k, v, probs = kept
-    do = _split_heads(dout, n_head)
+    do = split_heads(dout, n_head)
     dv = probs.transpose(0, 1, 3, 2) @ do
     dprobs = do @ v.transpose(0, 1, 3, 2)
     dscores = probs * (dprobs - (dprobs * probs).sum(axis=-1, keepdims=True))
     dscores = dscores * dout.dtype.type(1 / math.sqrt(q.shape[3]))
     dq = dscores @ k
     dk = dscores.transpose(0, 1, 3, 2) @ q
-    return np.concatenate([_join_heads(x) for x in (dq, dk, dv)], axis=-1)
+    return np.concatenate([join_heads(x) for x in (dq, dk, dv)], axis=-1)
 
 
-def _split_heads(x: Array, n_head: int) -> Array:
+def split_heads(x: Array, n_head: int) -> Array:
     """(B, T, C) → (B, H, T, D)."""
     B, T, C = x.shape
     return x.reshape(B, T, n_head, C // n_head).transpose(0, 2, 1, 3)
 
 
-def _join_heads(x: Array) -> Array:
+def join_heads(x: Array) -> Array:
     """(B, H, T, D) → (B, T, C)."""
     B, H, T, D = x.shape
     return x.transpose(0, 2, 1, 3).reshape(B, T, H * D)

@@ -10,7 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from driver.arms import TILE_OF
 from driver.doctor import DoctorReport
+from driver.kernels.case import sizes_label
 from driver.records import (
     ArmPlan,
     ArmSummary,
@@ -28,6 +30,13 @@ _MARK = {"pass": "pass", "fail": "FAIL", "unknown": "unknown", "not-applicable":
 _STYLE = {"pass": "green", "fail": "bold red", "unknown": "yellow", "not-applicable": "dim"}
 _CHECK_STYLE = {"ok": "green", "missing": "bold red", "warning": "yellow", "unknown": "yellow"}
 _VERDICT_STYLE = {"qualified": "bold green", "unqualified": "bold yellow", "failed": "bold red"}
+_WIDE = 100  # columns from which quartiles are shown
+_LEGEND = (
+    "error/bound: largest error against float64 over its forward bound, at most 1. chunks: forks "
+    "of one call / pieces of work in them. share: of the roofline around each sample, which is "
+    "multiply-adds on registers for GFLOP/s, a triad over as much memory for GB/s."
+)
+_Cells = tuple[str, str, tuple[str | Text, ...], tuple[float, float] | None]
 # Unicode's control, format, surrogate, private and unassigned characters and line separators.
 _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
@@ -134,9 +143,12 @@ def machine_checks(found: DoctorReport, width: int = 100, colour: bool = False) 
 
 
 def kernels(found: KernelReport, width: int = 100, colour: bool = False) -> str:
-    """What `driver kernels` measured: a line per kernel and shape, each shape's best marked."""
+    """What `driver kernels` measured: kernel by kernel a line per shape, the best tile marked."""
     console = _console(width, colour)
-    _line(console, f"{found.arm}, load {found.load_before.get('load_1min')}", "bold")
+    _line(console, found.arm.replace(":", "  ", 1).replace("+", " "), "bold")
+    load = _number(found.load_before.get("load_1min"))
+    _line(console, f"{found.ran.get('threads')} thread(s), load {load or 'not known'}")
+    console.print()
     if found.fork:
         fork, (low, high) = found.fork, found.fork.fork_us_quartiles
         words = f"a fork and join of {fork.threads} thread(s): {fork.fork_us:.3g} µs"
@@ -150,29 +162,85 @@ def kernels(found: KernelReport, width: int = 100, colour: bool = False) -> str:
                 f"ran {slow} of {uneven.chunks} chunks, they {sum(uneven.by_thread) - slow}",
             )
         return _text_of(console)
+    wide = width >= _WIDE
     table = Table(box=None, pad_edge=False)
-    for heading in ("product", "M×N×K", "kernel", "tile", "threads", "error/bound", "GFLOP/s",
-                    "quartiles", "of roofline", ""):  # fmt: skip
-        left = heading in ("product", "M×N×K", "kernel", "tile", "")
-        table.add_column(heading, justify="left" if left else "right")
+    for heading in ("kernel, shape", "tile", "chunks", "error/bound", "speed", "quartiles",
+                    "share", ""):  # fmt: skip
+        if wide or heading != "quartiles":
+            left = heading in ("kernel, shape", "tile", "")
+            table.add_column(heading, justify="left" if left else "right", no_wrap=True)
+    group = None
+    for kernel, unit, cells, spread in [*_product_cells(found), *_operation_cells(found)]:
+        lines = [cells]
+        if kernel != group:
+            lines.insert(0, (Text(kernel, style="bold"), "", "", "", unit, "", ""))
+            group = kernel
+        for line in lines:
+            extra = [_spread(spread) if line is cells else ""] if wide else []
+            _row(table, *line[:5], *extra, *line[5:])
+    console.print(table)
+    console.print()
+    for reason in _kernel_failures(found):
+        _line(console, f"FAIL: {reason}", "bold red")
+    _line(console, _LEGEND)
+    return _text_of(console)
+
+
+def _product_cells(found: KernelReport) -> Iterable[_Cells]:
+    """Kernel, unit, cells and quartiles of every product's line."""
     best: dict[tuple[object, ...], float] = {}
     for row in found.rows:
         key = (row.kernel.product, row.kernel.M, row.kernel.N, row.kernel.K)
         best[key] = max(best.get(key, 0.0), row.share or 0.0)
-    for row in found.rows:
-        k, spread = row.kernel, row.gflops_quartiles
+    for row in sorted(found.rows, key=lambda row: list(TILE_OF).index(row.kernel.product)):
+        k = row.kernel
         first = row.share and row.share == best[k.product, k.M, k.N, k.K]
-        note = Text(f"FAIL: {row.reason}", style="bold red") if row.reason else "best" * bool(first)
-        error = "same bits" if row.same_bits else _number(row.error_over_bound)
-        _row(
-            table, k.product, f"{k.M}×{k.N}×{k.K}", k.kernel,
-            k.tile if k.kernel == "blocked" else "",
-            str(row.samples.threads) if row.samples else "", error, _number(row.gflops),
-            f"{_number(spread[0])}–{_number(spread[1])}" if spread else "",
-            f"{row.share:.0%}" if row.share else "", note,
+        cells = (
+            f"  {k.M}×{k.N}×{k.K}", k.tile if k.kernel == "blocked" else k.kernel,
+            _geometry(row.forks, row.chunks),
+            "same bits" if row.same_bits else _number(row.error_over_bound), _speed(row.gflops),
+            f"{row.share:.0%}" if row.share else "", _failed(row.reason) or "best" * bool(first),
         )  # fmt: skip
-    console.print(table)
-    return _text_of(console)
+        yield k.product, "GFLOP/s", cells, row.gflops_quartiles
+
+
+def _operation_cells(found: KernelReport) -> Iterable[_Cells]:
+    """The same of every other operation's line."""
+    for row in found.operations:
+        cells = (
+            f"  {sizes_label(row.sizes)}", "", _geometry(row.forks, row.chunks),
+            f"{row.error_over_bound:.2g}", _speed(row.rate),
+            f"{row.share:.0%}" if row.share else "", _failed(row.reason),
+        )  # fmt: skip
+        yield row.name, row.unit, cells, row.rate_quartiles
+
+
+def _geometry(forks: int | None, chunks: int | None) -> str:
+    return "" if forks is None else f"{forks}/{chunks}"
+
+
+def _speed(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
+
+
+def _spread(values: tuple[float, float] | None) -> str:
+    return f"{values[0]:.3g}–{values[1]:.3g}" if values else ""
+
+
+def _failed(reason: str | None) -> str | Text:
+    return Text("FAIL", style="bold red") if reason else ""
+
+
+def _kernel_failures(found: KernelReport) -> Iterable[str]:
+    """What is wrong with each kernel that is."""
+    for row in found.rows:
+        if row.reason:
+            k = row.kernel
+            tile = k.tile if k.kernel == "blocked" else k.kernel
+            yield f"{k.product} {k.M}×{k.N}×{k.K} {tile}: {row.reason}"
+    for other in found.operations:
+        if other.reason:
+            yield f"{other.name} {sizes_label(other.sizes)}: {other.reason}"
 
 
 def _console(width: int, colour: bool) -> Console:

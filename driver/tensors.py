@@ -104,8 +104,9 @@ def products(config: ModelConfig) -> tuple[StepProduct, ...]:
     N, C, F, V, L = config.positions, config.d_model, config.d_ff, config.vocab, config.n_layer
     found = []
     for inner, outer in ((C, 3 * C), (C, C), (C, F), (F, C)):  # y (N,outer) = x (N,inner) · w
+        forward = "matmul_gelu_forward" if (inner, outer) == (C, F) else "matmul_forward"
         found += [
-            StepProduct("matmul_forward", "mm_fwd", "mm_fwd", N, outer, inner, L),
+            StepProduct(forward, "mm_fwd", "mm_fwd", N, outer, inner, L),
             StepProduct("matmul_backward_da", "mm_da", "mm_da", N, inner, outer, L),
             StepProduct("matmul_backward_db", "mm_db", "mm_db", inner, outer, N, L),
         ]

@@ -1,7 +1,8 @@
 """An arm's kernels asked apart from its step: the roofline, single products, tuning."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -30,15 +31,25 @@ class Workbench:
         self._deadline_s = deadline_s
 
     async def ask(
-        self, name: str, arm: ArmJob, program: Sequence[Op], inputs: F32 | None = None
+        self,
+        name: str,
+        arm: ArmJob,
+        program: Sequence[Op],
+        inputs: F32 | None = None,
+        assets: Mapping[str, bytes] = MappingProxyType({}),
     ) -> JobOutcome:
-        """Runs a program after opening the arm. Raises Unsupported and SlotError."""
+        """Runs a program after opening the arm. Raises Unsupported and SlotError.
+
+        `inputs` are the products', `assets` what operations name.
+        """
         job = self._maker.job(name, arm, {}, None, [open_op(), *program])
+        given = dict(assets)
         if inputs is not None:
-            url = self._server.put("inputs.f32", inputs.astype("<f4").tobytes())
-            job = job.model_copy(update={"assets": job.assets | {"inputs": url}})
+            given["inputs"] = inputs.astype("<f4").tobytes()
+        urls = {key: self._server.put(f"{key}.bin", data) for key, data in given.items()}
+        job = job.model_copy(update={"assets": job.assets | urls})
         outcome = await run_job(self._session, self._server, job, deadline_s=self._deadline_s)
-        if inputs is not None:
+        for url in urls.values():
             self._server.drop(url)
         failure = outcome.failure
         if failure and failure.kind == "unsupported":
@@ -119,6 +130,16 @@ def rates(flops: int, samples: KernelSamples) -> list[float]:
 
 def shares(flops: int, samples: KernelSamples) -> list[float]:
     """Each sample over the mean of the roofline before and after it."""
-    tops = samples.roofline_gflops
+    return over_roofline(rates(flops, samples), samples.roofline_gflops)
+
+
+def over_roofline(speeds: Sequence[float], tops: Sequence[float]) -> list[float]:
+    """Each speed over the mean of the two figures around it: tops[i] before it, [i + 1] after."""
     around = [(before + after) / 2 for before, after in itertools.pairwise(tops)]
-    return [rate / top for rate, top in zip(rates(flops, samples), around, strict=True)]
+    return [speed / top for speed, top in zip(speeds, around, strict=True)]
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float]:
+    """First and third quartile, linear between neighbours."""
+    low, high = np.quantile(np.asarray(values, np.float64), (0.25, 0.75))
+    return float(low), float(high)

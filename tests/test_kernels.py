@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from driver import cli, kernels, layout, presets, report
+from driver import cli, layout, presets, report
 from driver.arms import TILE_OF, TILES, parse_arm, resolve
 from driver.browser import BrowserSession, find_browser
 from driver.errors import UsageError
 from driver.jobs import kernel_op
-from driver.kernels import error_over_bound, judge, parse_shapes, timed
+from driver.kernels import parse_shapes
+from driver.kernels.products import checks, error_over_bound, judge, placed, timed
 from driver.records import Kernel, KernelReport, KernelSamples, Op, Product, UnevenFork
 from driver.server import JobServer
 from driver.tensors import F32, products
@@ -52,11 +53,11 @@ def in_float32(of: Kernel, inputs: F32) -> F32:
 
 
 def test_a_preset_stands_for_its_steps_products() -> None:
-    shapes = parse_shapes("preset:large", "matmul")
+    shapes = parse_shapes("preset:large", "matmul").products
     assert len(shapes) == len(set(shapes)) == 15
     assert ("mm_fwd", 1536, 768, 192) in shapes
     assert ("mm_db", 256, 192, 1536) in shapes  # the head's
-    assert {shape[0] for shape in parse_shapes("preset:large", "mm_da")} == {"mm_da"}
+    assert {shape[0] for shape in parse_shapes("preset:large", "mm_da").products} == {"mm_da"}
 
 
 def test_the_products_of_a_step_are_its_flops() -> None:
@@ -68,8 +69,10 @@ def test_the_products_of_a_step_are_its_flops() -> None:
 
 
 def test_a_size_stands_for_all_three_products() -> None:
-    assert [shape[0] for shape in parse_shapes("8x9x10", "matmul")] == list(TILE_OF)
-    assert parse_shapes("8x9x10, 8x9x10", "mm_db") == (("mm_db", 8, 9, 10),)
+    found = parse_shapes("8x9x10", "matmul")
+    assert [shape[0] for shape in found.products] == list(TILE_OF)
+    assert found.cases == ()
+    assert parse_shapes("8x9x10, 8x9x10", "mm_db").products == (("mm_db", 8, 9, 10),)
 
 
 @pytest.mark.parametrize("text", ["", "8x9", "0x1x1", "8x9x10x11", "preset:huge", "-1x2x3",
@@ -120,6 +123,14 @@ def test_other_bits_fail() -> None:
     assert [row.status for row in rows] == ["FAIL", "FAIL"]
 
 
+def test_other_bits_on_other_threads_fail() -> None:
+    (row,) = judge([kernel("mm_fwd", 1, 1, 1)], ["x"], {"c0": bytearray(4)}, np.zeros(2, "f4"))
+    detail = {"output_sha256": "x", "forks": 2, "chunks": 9}
+    good, bad = placed(row, detail, detail), placed(row, detail, {"output_sha256": "y"})
+    assert (good.status, good.forks, good.chunks) == ("ok", 2, 9)
+    assert (bad.status, bad.reason) == ("FAIL", "other bits on another number of threads")
+
+
 def test_samples_become_rates_and_shares() -> None:
     samples = KernelSamples(
         threads=1, products_per_sample=10, samples_ms=[1.0, 2.0], roofline_gflops=[30, 50, 70]
@@ -165,7 +176,7 @@ async def test_every_kernel_keeps_the_bound_with_the_same_bits(
         for kind, tile in [("naive", TILES[simd][0]), *(("blocked", t) for t in TILES[simd])]
     ]
     inputs = draw_inputs(every, 5)
-    outcome = await bench.ask("check", arm, kernels._checks(every), inputs)
+    outcome = await bench.ask("check", arm, checks(every), inputs)
     digests = [str(op.detail["output_sha256"]) for op in outcome.ops[1:]]
     rows = judge(every, digests, outcome.blobs, inputs)
     assert [row for row in rows if row.status != "ok"] == []
@@ -222,6 +233,8 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
         assert row.samples.threads == found.ran["threads"] == 1
         assert row.gflops
         assert row.share
+        assert row.forks == 2  # packs, then multiplies
+        assert row.chunks
     page = report.kernels(found, width=200)
     assert page.count("33×20×40") == len(found.rows)
     assert page.count("same bits") == len(found.rows) - 1
@@ -262,20 +275,31 @@ def test_a_kernel_that_is_wrong_is_not_timed(
     shutil.copytree(layout.WASM_SRC, folder)
     source = folder / "kernels.c"
     source.write_text(source.read_text().replace(".K = K,", ".K = K - 1,"))
+    source = folder / "layernorm.c"
+    source.write_text(source.read_text().replace("#define EPS 1e-5", "#define EPS 1.001e-5"))
     monkeypatch.setattr(layout, "WASM_SRC", folder)
     words = ("--shapes", "5x6x7", "--op", "mm_fwd", "--arm", "wasm:simd=scalar+tile=2x4")
     code, out, _ = driver(monkeypatch, capsys, *words)
     assert code == 1
     assert "FAIL: " in out
     assert "times the bound" in " ".join(out.split())
+    words = ("--shapes", "B=2+T=5+C=8", "--op", "layernorm", "--arm", "wasm:simd=scalar", "--json")
+    code, out, _ = driver(monkeypatch, capsys, *words, "--samples", 1)
+    assert code == 1
+    forward, backward = KernelReport.model_validate(json.loads(out)).operations
+    assert forward.reason
+    assert forward.reason.startswith("rstd: ")
+    assert forward.samples is None
+    assert backward.status == "ok"  # mean and rstd are given
+    assert backward.samples
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--op", "softmax"), "--op softmax: expected one of matmul"),
+        (("--op", "softmax"), "--op softmax: expected one of all, matmul"),
         (("--arm", "webgpu"), "only wasm and wasm64"),
-        (("--shapes", "8x8"), "write preset:NAME or MxNxK"),
+        (("--shapes", "8x8"), "write preset:NAME, a step's sizes"),
         (("--arm", "wasm:tile=9x9"), "tile=9x9"),
     ],
 )

@@ -423,12 +423,13 @@ def calls_of(L: int) -> dict[str, int]:
     """How often one step runs each operation."""
     once = ("encoder_forward", "head_forward", "crossentropy", "head_backward_da",
             "head_backward_db", "encoder_backward", "grad_norm", "adamw")  # fmt: skip
-    by_layer = ("attention_forward", "gelu_forward", "gelu_backward", "attention_backward")
-    products = ("matmul_forward", "bias_backward", "matmul_backward_da", "matmul_backward_db")
+    by_layer = ("attention_forward", "matmul_gelu_forward", "attention_backward")
+    products = ("bias_backward", "matmul_backward_da", "matmul_backward_db")
     return {
         **dict.fromkeys(once, 1),
         **dict.fromkeys(by_layer, L),
         **dict.fromkeys(products, 4 * L),
+        "matmul_forward": 3 * L,
         **dict.fromkeys(("layernorm_forward", "layernorm_backward"), 2 * L + 1),
     }
 

@@ -35,17 +35,30 @@ INLINE void gelu4(f4 x, f4 *y, f4 *slope) {
   *slope = phi + x * (e * 0.39894228f);
 }
 
+// y = GELU(x), slope = GELU'(x) of `count` floats that lie anywhere; x may be slope.
+void gelu_row(float *y, float *slope, const float *x, size_t count) {
+  size_t i = 0;
+  for (; i + 4 * WIDE <= count; i += 4 * WIDE) {
+    f4 in[WIDE], out[WIDE], by[WIDE];
+    for (size_t j = 0; j < WIDE; j++) in[j] = load4(x + i + 4 * j);
+    for (size_t j = 0; j < WIDE; j++) gelu4(in[j], &out[j], &by[j]);
+    for (size_t j = 0; j < WIDE; j++) store4(y + i + 4 * j, out[j]), store4(slope + i + 4 * j, by[j]);
+  }
+  for (; i < count; i += 4) {
+    f4 out, by;
+    gelu4(load_some(x + i, count - i, 0), &out, &by);
+    store_some(y + i, count - i, out);
+    store_some(slope + i, count - i, by);
+  }
+}
+
 // Whole vectors: what is allocated is a multiple of 64 floats, and nothing reads the padding.
 static void forward_chunk(void *args, size_t chunk, size_t thread) {
   const Args *a = args;
   (void)thread;
   size_t to = at_most((chunk + 1) * CHUNK, a->count);
-  for (size_t i = chunk * CHUNK; i < to; i += 4 * WIDE) {
-    f4 x[WIDE], y[WIDE], slope[WIDE];
-    for (size_t j = 0; j < WIDE; j++) x[j] = load4(a->x + i + 4 * j);
-    for (size_t j = 0; j < WIDE; j++) gelu4(x[j], &y[j], &slope[j]);
-    for (size_t j = 0; j < WIDE; j++) store4(a->y + i + 4 * j, y[j]), store4(a->slope + i + 4 * j, slope[j]);
-  }
+  size_t from = chunk * CHUNK;
+  gelu_row(a->y + from, a->slope + from, a->x + from, round_up(to - from, 4 * WIDE));
 }
 
 // y = GELU(x), slope = GELU'(x), `count` floats each; x may be slope.

@@ -272,8 +272,7 @@ static void forward(void) {
     OP(attention_forward, l->attn, l->attn_top, l->attn_inverse, l->qkv, c->B, c->T, C, c->H);
     OP(matmul_forward, l->mid, l->attn, l->wo.w, l->bo.w, x, N, C, C);
     OP(layernorm_forward, l->ln2, l->ln2_mean, l->ln2_rstd, l->mid, l->ln2_g.w, l->ln2_b.w, N, C);
-    OP(matmul_forward, l->gelu_slope, l->ln2, l->w1.w, l->b1.w, 0, N, C, F);
-    OP(gelu_forward, l->gelu, l->gelu_slope, l->gelu_slope, N * F);
+    OP(matmul_gelu_forward, l->gelu, l->gelu_slope, l->ln2, l->w1.w, l->b1.w, N, C, F);
     OP(matmul_forward, l->out, l->gelu, l->w2.w, l->b2.w, l->mid, N, F, C);
     x = l->out;
   }
@@ -295,19 +294,18 @@ static void backward(void) {
   for (size_t i = c->L; i-- > 0;) {
     Layer *l = &gpt.layers[i];
     OP(bias_backward, l->b2.d, gpt.dx, N, C);
-    OP(matmul_backward_da, gpt.dgelu, gpt.dx, l->w2.w, N, F, C);
+    OP(matmul_backward_da, gpt.dgelu, gpt.dx, l->w2.w, l->gelu_slope, N, F, C);
     OP(matmul_backward_db, l->w2.d, l->gelu, gpt.dx, N, F, C);
-    OP(gelu_backward, gpt.dgelu, l->gelu_slope, N * F);
     OP(bias_backward, l->b1.d, gpt.dgelu, N, F);
-    OP(matmul_backward_da, gpt.dnorm, gpt.dgelu, l->w1.w, N, C, F);
+    OP(matmul_backward_da, gpt.dnorm, gpt.dgelu, l->w1.w, 0, N, C, F);
     OP(matmul_backward_db, l->w1.d, l->ln2, gpt.dgelu, N, C, F);
     OP(layernorm_backward, gpt.dx, 1, l->ln2_g, l->ln2_b, gpt.dnorm, l->mid, l->ln2_mean, l->ln2_rstd, N, C);
     OP(bias_backward, l->bo.d, gpt.dx, N, C);
-    OP(matmul_backward_da, gpt.dattn, gpt.dx, l->wo.w, N, C, C);
+    OP(matmul_backward_da, gpt.dattn, gpt.dx, l->wo.w, 0, N, C, C);
     OP(matmul_backward_db, l->wo.d, l->attn, gpt.dx, N, C, C);
     OP(attention_backward, gpt.dqkv, gpt.dattn, l->attn_top, l->attn_inverse, l->qkv, c->B, c->T, C, c->H);
     OP(bias_backward, l->bqkv.d, gpt.dqkv, N, 3 * C);
-    OP(matmul_backward_da, gpt.dnorm, gpt.dqkv, l->wqkv.w, N, C, 3 * C);
+    OP(matmul_backward_da, gpt.dnorm, gpt.dqkv, l->wqkv.w, 0, N, C, 3 * C);
     OP(matmul_backward_db, l->wqkv.d, l->ln1, gpt.dqkv, N, C, 3 * C);
     OP(layernorm_backward, gpt.dx, 1, l->ln1_g, l->ln1_b, gpt.dnorm, input_of(i), l->ln1_mean, l->ln1_rstd,
         N, C);

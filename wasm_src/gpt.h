@@ -70,16 +70,18 @@ typedef struct {
   size_t tile; // of a blocked kernel, an index into the module's tiles
 } Choice;
 
-// C (M,N) = [bias (N)] + A (M,K) · B (K,N) [then + add (M,N)]. Strides in floats; of each operand's
-// two strides one is 1. C and add have rows of N floats.
+// C (M,N) = [bias (N)] + A (M,K) · B (K,N). Strides in floats; of each operand's two strides one is 1. What has
+// M rows has N floats in each. Then, where it is asked for, one of: C += add, C ·= slope, or gelu = GELU(C) and
+// C = GELU'(C).
 typedef struct {
   size_t M, N, K;
   const float *a;
   size_t a_row, a_col;
   const float *b;
   size_t b_row, b_col;
-  const float *bias, *add; // or NULL
   float *c;
+  const float *bias, *add, *slope; // or NULL
+  float *gelu;                     // or NULL
 } Product;
 
 typedef struct {
@@ -98,7 +100,10 @@ uint64_t matmul_packed_floats(uint64_t M, uint64_t N, uint64_t K);
 uint64_t matmul_thread_floats(void);
 void matmul_forward(float *y, const float *x, const float *w, const float *b, const float *add,
                     size_t N, size_t I, size_t O);
-void matmul_backward_da(float *dx, const float *dy, const float *w, size_t N, size_t I, size_t O);
+void matmul_gelu_forward(float *y, float *slope, const float *x, const float *w, const float *b, size_t N,
+                         size_t I, size_t O);
+void matmul_backward_da(float *dx, const float *dy, const float *w, const float *slope, size_t N, size_t I,
+                        size_t O);
 void matmul_backward_db(float *dw, const float *x, const float *dy, size_t N, size_t I, size_t O);
 void head_forward(float *logits, const float *x, const float *wte, size_t N, size_t C, size_t V);
 void head_backward_da(float *dx, const float *dlogits, const float *wte, size_t N, size_t C, size_t V);
@@ -123,6 +128,7 @@ void attention_backward(float *dqkv, const float *dout, const float *row_top, co
                         const float *qkv, size_t B, size_t T, size_t C, size_t H);
 uint64_t attention_thread_floats(uint64_t T, uint64_t D);
 
+void gelu_row(float *y, float *slope, const float *x, size_t count);
 void gelu_forward(float *y, float *slope, const float *x, size_t count);
 void gelu_backward(float *dx, const float *slope, size_t count);
 
@@ -138,9 +144,9 @@ void adamw(float *param, const float *grad, float *m, float *v, const Slot *slot
 // The step's operations, each by the name of its function, in the order in which they first run.
 #define OPERATIONS(one)                                                                             \
   one(encoder_forward) one(layernorm_forward) one(matmul_forward) one(attention_forward)            \
-  one(gelu_forward) one(head_forward) one(crossentropy) one(head_backward_da) one(head_backward_db) \
+  one(matmul_gelu_forward) one(head_forward) one(crossentropy) one(head_backward_da) one(head_backward_db) \
   one(layernorm_backward) one(bias_backward) one(matmul_backward_da) one(matmul_backward_db)        \
-  one(gelu_backward) one(attention_backward) one(encoder_backward) one(grad_norm) one(adamw)
+  one(attention_backward) one(encoder_backward) one(grad_norm) one(adamw)
 
 #define NUMBER(operation) OP_##operation,
 typedef enum { OPERATIONS(NUMBER) OPERATIONS_COUNT } Operation;

@@ -7,14 +7,29 @@
 
 #include "tile.h"
 
+// ------------------------------------------------------------------------------ what follows a product
+
+// What a product does to its rows m0…m1 and columns n0…n1 once their chains are complete: the block is still
+// in a near cache then.
+static void finish(const Product *p, size_t m0, size_t m1, size_t n0, size_t n1) {
+  if (!p->add && !p->gelu && !p->slope) return;
+  size_t width = n1 - n0;
+  for (size_t m = m0; m < m1; m++) {
+    size_t at = m * p->N + n0;
+    float *c = p->c + at;
+    if (p->add)
+      for (size_t n = 0; n < width; n += 4)
+        store_some(c + n, width - n, load_some(c + n, width - n, 0) + load_some(p->add + at + n, width - n, 0));
+    if (p->slope)
+      for (size_t n = 0; n < width; n += 4)
+        store_some(c + n, width - n, load_some(c + n, width - n, 0) * load_some(p->slope + at + n, width - n, 0));
+    if (p->gelu) gelu_row(p->gelu + at, c, c, width);
+  }
+}
+
 // ------------------------------------------------------------------------------ naive
 
 #define NAIVE_ROWS 4 // rows of C in a chunk
-
-static void add_rows(const Product *p, size_t from, size_t to) {
-  if (!p->add) return;
-  for (size_t i = from * p->N; i < to * p->N; i++) p->c[i] += p->add[i];
-}
 
 // Rows of B lie contiguous: a row of C is a sum of B's rows.
 static void naive_rows(const Product *p, size_t from, size_t to) {
@@ -50,7 +65,7 @@ static void naive_chunk(void *args, size_t chunk, size_t thread) {
     naive_rows(p, from, to);
   else
     naive_dots(p, from, to);
-  add_rows(p, from, to);
+  finish(p, from, to, 0, p->N);
 }
 
 // ------------------------------------------------------------------------------ blocked
@@ -126,15 +141,6 @@ INLINE void multiply(const size_t rows, const size_t columns, const Edge edge, c
     }
 }
 
-static void add_block(const Product *p, size_t m0, size_t m1, size_t n0, size_t n1) {
-  if (!p->add) return;
-  for (size_t m = m0; m < m1; m++)
-    for (size_t n = n0; n < n1; n += 4) {
-      float *c = p->c + m * p->N + n;
-      store_some(c, n1 - n, load_some(c, n1 - n, 0) + load_some(p->add + m * p->N + n, n1 - n, 0));
-    }
-}
-
 INLINE void multiply_strip(const size_t rows, const size_t columns, const Edge edge, const Blocked *blocked,
                            size_t chunk, size_t thread) {
   const Product *p = blocked->p;
@@ -156,7 +162,7 @@ INLINE void multiply_strip(const size_t rows, const size_t columns, const Edge e
     }
     multiply(rows, columns, edge, blocked, m0, m1, n0, n1, k, depth, a, a_panel, b, b_panel);
   }
-  add_block(p, m0, m1, n0, n1);
+  finish(p, m0, m1, n0, n1);
 }
 
 #define TASKS(index, rows, columns)                                                                 \
@@ -212,10 +218,18 @@ void matmul_forward(float *y, const float *x, const float *w, const float *b, co
                                   .b = w, .b_row = O, .b_col = 1, .bias = b, .add = add, .c = y});
 }
 
-// dx (N,I) = dy (N,O) · wᵀ
-void matmul_backward_da(float *dx, const float *dy, const float *w, size_t N, size_t I, size_t O) {
+// slope (N,O) = GELU'(x (N,I) · w (I,O) + b (O)), y (N,O) = GELU of the same
+void matmul_gelu_forward(float *y, float *slope, const float *x, const float *w, const float *b, size_t N,
+                         size_t I, size_t O) {
+  matmul(work.forward, &(Product){.M = N, .N = O, .K = I, .a = x, .a_row = I, .a_col = 1,
+                                  .b = w, .b_row = O, .b_col = 1, .bias = b, .c = slope, .gelu = y});
+}
+
+// dx (N,I) = dy (N,O) · wᵀ [· slope (N,I), element by element]
+void matmul_backward_da(float *dx, const float *dy, const float *w, const float *slope, size_t N, size_t I,
+                        size_t O) {
   matmul(work.da, &(Product){.M = N, .N = I, .K = O, .a = dy, .a_row = O, .a_col = 1,
-                             .b = w, .b_row = 1, .b_col = O, .c = dx});
+                             .b = w, .b_row = 1, .b_col = O, .c = dx, .slope = slope});
 }
 
 // dw (I,O) = xᵀ · dy

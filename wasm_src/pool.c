@@ -64,7 +64,14 @@ static void work_on(size_t thread) {
   }
 }
 
+static uint64_t forks, forked_chunks; // since the start, counted by the caller: a kernel's geometry
+
+EXPORT(pool_forks) double pool_forks(void) { return (double)forks; }
+EXPORT(pool_chunks) double pool_chunks(void) { return (double)forked_chunks; }
+
 void pool_run(Task task, void *args, size_t chunks) {
+  forks++;
+  forked_chunks += chunks;
   if (pool.threads == 1 || chunks <= 1) {
     for (size_t chunk = 0; chunk < chunks; chunk++) task(args, chunk, 0);
     return;

@@ -1,5 +1,7 @@
 // The WASM arm: the C kernels on a shared memory, on threads of our own pool; wasm32 and wasm64.
 
+import { address, text_at } from "./arm_wasm_memory.js";
+import { operation_floats, operations } from "./arm_wasm_operations.js";
 import { ArmError } from "./errors.js";
 
 const PAGE_BYTES = 65536;
@@ -11,6 +13,7 @@ const KERNELS = ["naive", "blocked"];
 const PRODUCTS = ["mm_fwd", "mm_da", "mm_db"]; // by gpt_set_kernel's and kernel_product's numbers
 const TILE_OF = { mm_fwd: "tile_fwd", mm_da: "tile_da", mm_db: "tile_db" }; // options
 const TRIAD_FLOATS = 16 << 20; // of each of three arrays: 192 MiB in all, beyond the caches of most machines
+const TRIAD_SCALE = 3;
 const MADD_ROUNDS = 2 ** 19; // 2 to 4 ms: long against waking a thread
 const SECTIONS = ["param", "grad", "m", "v"];
 const SHAPE = ["n_layer", "n_head", "d_model", "d_ff", "ctx", "batch", "vocab"]; // as gpt_configure takes them
@@ -31,7 +34,7 @@ export async function open(job, io) {
   const exports = await instantiate(module, memory);
 
   configure(exports, job, size);
-  want_area(exports, job.program);
+  want_area(exports, memory, job, size);
   lay_out(base);
   choose_kernels(exports, options, size);
   const workers = await start_threads(module, memory, exports, options.threads, size);
@@ -272,7 +275,7 @@ async function plan(module, job, wide) {
   const exports = await instantiate(module, memory);
   const size = (n) => (wide ? BigInt(n) : n);
   configure(exports, job, size);
-  want_area(exports, job.program);
+  want_area(exports, memory, job, size);
   const { threads, test_base_bytes = 0, test_grow_at } = job.arm.options;
   const base = Number(exports.__heap_base.value) + test_base_bytes;
   // Counted from the heap's own base: a test's may be one that 32 bits do not hold.
@@ -312,10 +315,11 @@ function bind(exports, memory, tensors, size) {
 // ------------------------------------------------------------------------------ workbench
 
 // Memory for what the program asks for beside training.
-function want_area(exports, program) {
+function want_area(exports, memory, { program, arm }, size) {
   let floats = program.some(({ op }) => op === "roofline") ? 3 * TRIAD_FLOATS : 0;
   let packed = 0;
-  for (const { kernel } of program) {
+  for (const { kernel, operation } of program) {
+    if (operation) floats = Math.max(floats, operation_floats(exports, memory, operation, arm.options.threads, size));
     if (!kernel) continue;
     const { M, N, K } = kernel;
     floats = Math.max(floats, exports.kernel_floats(M, N, K));
@@ -338,8 +342,8 @@ function workbench(exports, memory, threads, size) {
       return 2 * 4 * this.chains(many) * MADD_ROUNDS * chunks;
     },
 
-    // One pass of a = b + 3·c. Its bytes are counted as STREAM does: two read, one written.
-    triad: (chunks) => exports.roofline_triad(size(TRIAD_FLOATS), size(chunks), 3),
+    // One pass of a = b + scale·c. Its bytes are counted as STREAM does: two read, one written.
+    triad: (chunks) => exports.roofline_triad(size(TRIAD_FLOATS), size(chunks), TRIAD_SCALE),
 
     // Fills the three arrays, since memory never written to is not there yet.
     triad_bytes() {
@@ -377,6 +381,15 @@ function workbench(exports, memory, threads, size) {
 
     // Forks are for this many threads, until it is said again.
     use: (count) => exports.pool_use(size(count)),
+
+    ...operations(exports, memory, size, TRIAD_SCALE),
+
+    // How often `run` forks, and into how many chunks of work in all.
+    dispatched(run) {
+      const before = [exports.pool_forks(), exports.pool_chunks()];
+      run();
+      return { forks: exports.pool_forks() - before[0], chunks: exports.pool_chunks() - before[1] };
+    },
 
     // Empty forks and joins.
     forks: (count) => exports.pool_empty_forks(size(count)),
@@ -488,17 +501,6 @@ function describe(exports, memory, sha256, name, size) {
     tiles: Object.fromEntries(by_product((product, i) => [TILE_OF[product], tiles[Number(exports.gpt_tile(i))]])),
     hyper,
   };
-}
-
-// A pointer from the module as a byte offset: 32-bit ones arrive signed, those above 2 GiB negative.
-function address(pointer) {
-  return typeof pointer === "bigint" ? Number(pointer) : pointer >>> 0;
-}
-
-// A zero-terminated text of the module's, of at most 96 bytes.
-function text_at(memory, pointer) {
-  const bytes = new Uint8Array(memory.buffer, address(pointer), 96).slice();
-  return new TextDecoder().decode(bytes.subarray(0, bytes.indexOf(0)));
 }
 
 function hex(buffer) {

@@ -7,7 +7,7 @@ import { ArmError, describe } from "./errors.js";
 import { probe, timer_step_ms } from "./probe.js";
 import { profile_samples } from "./profile.js";
 import { sentinel } from "./sentinel.js";
-import { fork_samples, kernel_samples, roofline, throughput } from "./workbench.js";
+import { fork_samples, kernel_samples, operation_samples, roofline, throughput } from "./workbench.js";
 
 const PIECE = 16 << 20; // floats per request, either way: 64 MiB
 const HASH_LIMIT = 256 << 20; // bytes; crypto.subtle needs a copy of everything at once
@@ -191,18 +191,39 @@ const OPS = {
     const { M, N, K } = kernel;
     if (inputs.length < M * K + K * N) throw new ArmError("protocol", `inputs: ${inputs.length} floats are too few`);
     bench.load(kernel, inputs.subarray(0, M * K), inputs.subarray(M * K, M * K + K * N));
-    bench.product(kernel, 1);
+    const geometry = bench.dispatched(() => bench.product(kernel, 1));
     const output = bench.output(kernel);
     const output_sha256 = await sha256(output.buffer);
     for (let from = 0; label && from < output.length; from += PIECE) {
       await post_floats(label, from, output.length * 4, output.slice(from, from + PIECE));
     }
-    if (!count) return { detail: { output_sha256 } };
+    if (!count) return { detail: { output_sha256, ...geometry } };
     const samples = kernel_samples(bench, kernel, count);
     if ((await sha256(bench.output(kernel).buffer)) !== output_sha256) {
       throw new ArmError("internal", "a kernel's output changed while it was timed");
     }
-    return { detail: { output_sha256, ...samples } };
+    return { detail: { output_sha256, ...geometry, ...samples } };
+  },
+
+  // The same for one of a step's other operations, on inputs of its own.
+  async operation({ operation, label, count }) {
+    const bench = workbench();
+    bench.place(operation, new Uint8Array(await asset(operation.inputs, "arrayBuffer")));
+    const geometry = bench.dispatched(() => bench.operate(1));
+    const results = bench.results();
+    const output_sha256 = await sha256(results);
+    const floats = new Float32Array(results.buffer); // 4 bytes each, whatever they mean
+    for (let from = 0; label && from < floats.length; from += PIECE) {
+      await post_floats(label, from, results.length, floats.subarray(from, from + PIECE));
+    }
+    if (!count) return { detail: { output_sha256, ...geometry } };
+    const samples = operation_samples(bench, operation, count);
+    bench.restore();
+    bench.operate(1);
+    if ((await sha256(bench.results())) !== output_sha256) {
+      throw new ArmError("internal", `${operation.name}: its results changed while it was timed`);
+    }
+    return { detail: { output_sha256, ...geometry, ...samples } };
   },
 
   // Trains 1 + `count` rounds of four windows of `steps` steps; null with the reason where the arm cannot say.

@@ -47,32 +47,58 @@ let top = null; // the roofline on all threads of the arm
 export function kernel_samples(bench, spec, count) {
   top ??= peak(bench, bench.threads);
   const key = `${spec.product} ${spec.kernel} ${spec.tile}`;
-  warm(() => bench.product(spec, 1), warmed.has(key) ? AGAIN_MS : WARM_MS);
-  warmed.add(key);
-  const times = times_for(SAMPLE_MS, (count) => bench.product(spec, count));
+  const run = (times) => clocked(bench, () => bench.product(spec, times));
+  const { times, samples_ms, tops } = in_turn(bench, key, run, top.sample, count);
+  return { threads: bench.threads, products_per_sample: times, samples_ms, roofline_gflops: tops };
+}
 
+// The same for the operation in place, whose roofline is multiply-adds where it is bound by arithmetic, else
+// a triad over as much memory. What it writes over is restored, off the clock, before every sample and
+// after `most_calls`: numbers that only shrink would become subnormal, which is slow.
+export function operation_samples(bench, { name, bound_by, most_calls }, count) {
+  const run = (times) => {
+    let ms = 0;
+    for (let left = times; left > 0; left -= most_calls ?? times) {
+      bench.restore();
+      ms += clocked(bench, () => bench.operate(Math.min(left, most_calls ?? times)));
+    }
+    return ms;
+  };
+  if (bound_by === "arithmetic") top ??= peak(bench, bench.threads);
+  const line = bound_by === "arithmetic" ? top.sample : () => repeated(bench, () => bench.same_size_triad(bench.threads));
+  const { times, samples_ms, tops } = in_turn(bench, name, run, line, count);
+  return { threads: bench.threads, calls_per_sample: times, samples_ms, roofline: tops };
+}
+
+// `count` samples of run(times) → ms, each between two of its roofline.
+function in_turn(bench, key, run, line, count) {
+  warm(() => run(1), warmed.has(key) ? AGAIN_MS : WARM_MS);
+  warmed.add(key);
+  const times = times_for(SAMPLE_MS, run);
+  line(); // touches its memory once
   const samples_ms = [];
-  const roofline_gflops = [top.sample()];
+  const tops = [line()];
   const until = performance.now() + LONGEST_MS;
   while (samples_ms.length < count && (samples_ms.length < LEAST || performance.now() < until)) {
-    bench.meetings(3); // wakes threads that sleep
-    const began = performance.now();
-    bench.product(spec, times);
-    samples_ms.push(performance.now() - began);
-    roofline_gflops.push(top.sample());
+    samples_ms.push(run(times));
+    tops.push(line());
   }
-  return { threads: bench.threads, products_per_sample: times, samples_ms, roofline_gflops };
+  return { times, samples_ms, tops };
+}
+
+// Milliseconds of `run`, with the threads awake.
+function clocked(bench, run) {
+  bench.meetings(3);
+  const began = performance.now();
+  run();
+  return performance.now() - began;
 }
 
 // What forking and joining cost by themselves: `count` samples of many in which every thread takes part.
 export function fork_samples(bench, count) {
   const forks = 100;
   warm(() => bench.meetings(forks), WARM_MS);
-  const samples_ms = Array.from({ length: count }, () => {
-    const began = performance.now();
-    bench.meetings(forks);
-    return performance.now() - began;
-  });
+  const samples_ms = Array.from({ length: count }, () => clocked(bench, () => bench.meetings(forks)));
   return { threads: bench.threads, forks_per_sample: forks, samples_ms, uneven: uneven_forks(bench) };
 }
 
@@ -109,13 +135,11 @@ function peak(bench, chunks) {
   return candidates[0].best >= candidates[1].best ? candidates[0] : candidates[1];
 }
 
-// How often `run(times)` has to repeat its work to last so long. Found by doubling: a page that is not isolated
+// How often `run(times)` → ms has to repeat its work to last so long. Found by doubling: a page that is not isolated
 // has a clock of 100 µs, by which one small piece of work takes no time at all, or far too much.
 function times_for(least_ms, run) {
   for (let times = 1; ; times *= 2) {
-    const began = performance.now();
-    run(times);
-    if (performance.now() - began >= least_ms) return times;
+    if (run(times) >= least_ms) return times;
   }
 }
 

@@ -9,6 +9,8 @@ from driver.records.kernels import (
     KernelReport,
     KernelRow,
     KernelSamples,
+    OperationRow,
+    OperationSamples,
     UnevenFork,
 )
 from driver.records.page import (
@@ -19,6 +21,8 @@ from driver.records.page import (
     ModelConfig,
     Number,
     Op,
+    Operand,
+    Operation,
     OpResult,
     PageEvent,
     PageFacts,
@@ -97,6 +101,10 @@ __all__ = [
     "Op",
     "OpResult",
     "OpSamples",
+    "Operand",
+    "Operation",
+    "OperationRow",
+    "OperationSamples",
     "PageEvent",
     "PageFacts",
     "PageFailure",

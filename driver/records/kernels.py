@@ -38,6 +38,8 @@ class KernelRow(Record):
         default=None, description="median of each sample over the mean of its two roofline samples"
     )
     share_quartiles: tuple[Number, Number] | None = None
+    forks: int | None = Field(default=None, description="forks and joins of one product")
+    chunks: int | None = Field(default=None, description="pieces of work in them, all together")
     samples: KernelSamples | None = None
 
 
@@ -48,6 +50,46 @@ class UnevenFork(Record):
     slowness: int = Field(ge=1, description="chunks that others do while it does one")
     chunks: int = Field(ge=1)
     by_thread: list[int]
+
+
+class OperationSamples(Record):
+    """One operation timed in the page, in turn with its roofline on the same threads."""
+
+    threads: int = Field(ge=1)
+    calls_per_sample: int = Field(ge=1)
+    samples_ms: list[Number] = Field(min_length=1)
+    roofline: list[Number] = Field(
+        min_length=2, description="in 1e9/s, [i] before sample i, [i + 1] after it"
+    )
+
+
+class OperationRow(Record):
+    """One of a step's other operations at one shape. One that is not right is not timed."""
+
+    name: str
+    sizes: dict[str, int]
+    status: Literal["ok", "FAIL"]
+    reason: str | None = None
+    error_over_bound: Number = Field(description="the largest of `errors`")
+    errors: dict[str, Number] = Field(
+        description="by result, the largest |r − r64| over its forward error bound"
+    )
+    same_bits: bool = Field(description="on one thread and on several")
+    unit: Literal["GFLOP/s", "GB/s"]
+    work: int = Field(
+        description="FLOPs of one call, or the bytes that it must move: read once, written once"
+    )
+    rate: Number | None = Field(default=None, description="median over the samples, in 1e9/s")
+    rate_quartiles: tuple[Number, Number] | None = None
+    share: Number | None = Field(
+        default=None,
+        description="median of each sample over the mean of its two roofline samples: "
+        "multiply-adds for GFLOP/s, a triad over as much memory for GB/s",
+    )
+    share_quartiles: tuple[Number, Number] | None = None
+    forks: int = Field(ge=0, description="forks and joins of one call")
+    chunks: int = Field(ge=0, description="pieces of work in them, all together")
+    samples: OperationSamples | None = None
 
 
 class ForkTimes(Record):
@@ -62,7 +104,8 @@ class ForkTimes(Record):
 
 
 class KernelReport(Record):
-    """driver-kernels/1. History of the format: 1 (2026-11) first version."""
+    """driver-kernels/1. History of the format: 1 (2026-11) products; `operations` and geometry
+    are additions, absent in older files."""
 
     format: Literal["driver-kernels/1"] = "driver-kernels/1"
     arm: str = Field(description="the arm as a person would write it, every choice made")
@@ -74,9 +117,11 @@ class KernelReport(Record):
     load_after: dict[str, Any]
     browser: dict[str, Any]
     rows: tuple[KernelRow, ...] = ()
+    operations: tuple[OperationRow, ...] = ()
     fork: ForkTimes | None = None
 
     @property
     def holds(self) -> bool:
         """Every kernel is right."""
-        return all(row.status == "ok" for row in self.rows)
+        judged = [row.status for row in self.rows] + [row.status for row in self.operations]
+        return all(status == "ok" for status in judged)

@@ -122,6 +122,27 @@ class Kernel(Record):
     K: int = Field(ge=1, le=1 << 20)
 
 
+class Operand(Record):
+    """An array that an operation reads (`in`), writes (`out`), or writes over (`inout`)."""
+
+    name: str
+    role: Literal["in", "out", "inout"]
+    size_bytes: int = Field(ge=4, multiple_of=4)
+
+
+class Operation(Record):
+    """One of a step's operations beside the products, at one shape, on inputs of its own."""
+
+    name: str
+    sizes: tuple[int, ...] = Field(description="in the order of the operation's entry")
+    operands: tuple[Operand, ...] = Field(description="in the order of the operation's entry")
+    inputs: str = Field(description="asset with the bytes of all that is read, in that order")
+    bound_by: Literal["memory", "arithmetic"]
+    most_calls: int | None = Field(
+        default=None, ge=1, description="so often it may run on what it wrote; null: without end"
+    )
+
+
 class Op(Record):
     """One instruction of a job's program; web/README.md describes each."""
 
@@ -137,6 +158,7 @@ class Op(Record):
         "sentinel",
         "roofline",
         "kernel",
+        "operation",
         "fork",
         "profile",
         "threads",
@@ -147,6 +169,7 @@ class Op(Record):
     what: Section | None = None
     count: int | None = None
     kernel: Kernel | None = None
+    operation: Operation | None = None
 
 
 class Job(Record):

@@ -61,9 +61,9 @@ class JobHandle:
         self._on_progress = on_progress
         self._on_close = on_close
         self._labels = {
-            op.label: 4 * (op.kernel.M * op.kernel.N if op.kernel else job.flat_size)
+            op.label: _posted_bytes(op, job.flat_size)
             for op in job.program
-            if op.op in ("read", "kernel") and op.label
+            if op.op in ("read", "kernel", "operation") and op.label
         }
         self._blobs: dict[str, Blob] = {}
         self._future: asyncio.Future[JobResult] = asyncio.get_running_loop().create_future()
@@ -78,7 +78,7 @@ class JobHandle:
 
     @property
     def blobs(self) -> dict[str, bytearray]:
-        """Complete blobs by label, little-endian float32."""
+        """Complete blobs by label, little-endian; float32 but for an operation's."""
         return {label: blob.data for label, blob in self._blobs.items() if blob.complete}
 
     def close(self) -> None:
@@ -193,7 +193,9 @@ def check_op(program: tuple[Op, ...], index: int, given: OpResult, blobs: set[st
             raise SlotError(f"{where}: {counts} steps, losses and norms instead of {op.steps}")
     if op.op in ("readback", "sentinel") and len(given.values_ms) != (op.count or 0):
         raise SlotError(f"{where}: {len(given.values_ms)} values instead of {op.count}")
-    if (op.op == "read" or (op.op == "kernel" and op.label)) and op.label not in blobs:
+    if (
+        op.op == "read" or (op.op in ("kernel", "operation") and op.label)
+    ) and op.label not in blobs:
         raise SlotError(f"{where}: blob {op.label} is not complete")
     times = [given.ms, given.compile_ms, given.upload_ms, *given.values_ms]
     wrong = [ms for ms in times if ms is not None and not 0 <= ms < math.inf]
@@ -201,6 +203,15 @@ def check_op(program: tuple[Op, ...], index: int, given: OpResult, blobs: set[st
         raise SlotError(f"{where}: {wrong[0]} ms is no duration")
     if _depth(given.detail, MAX_DEPTH) > MAX_DEPTH:
         raise SlotError(f"{where}: a value is nested deeper than {MAX_DEPTH}")
+
+
+def _posted_bytes(op: Op, flat_size: int) -> int:
+    """Bytes of what an instruction posts."""
+    if op.kernel:
+        return 4 * op.kernel.M * op.kernel.N
+    if op.operation:
+        return sum(o.size_bytes for o in op.operation.operands if o.role != "in")
+    return 4 * flat_size
 
 
 def _depth(value: object, limit: int) -> int:

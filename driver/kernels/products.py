@@ -1,0 +1,122 @@
+"""The products of a step: which kernels and tiles, right or not, and how fast."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from driver.arms import AUTO, TILE_OF, TILES, ArmSpec
+from driver.errors import UsageError
+from driver.jobs import kernel_op
+from driver.kernels.running import F64, gamma, largest_ratio
+from driver.kernels.shapes import Shape
+from driver.records import ArmJob, Kernel, KernelRow, KernelSamples, Op
+from driver.tensors import F32
+from driver.workbench import quartiles, rates, samples_of, shares
+
+
+def variants(shapes: Sequence[Shape], spec: ArmSpec, arm: ArmJob) -> list[Kernel]:
+    """The kernel that the arm's options choose, with every tile where that was left open."""
+    if not spec.is_wasm:
+        raise UsageError(f"arm {spec.name} has no kernels to run apart; use wasm or wasm64")
+    found = []
+    for product, M, N, K in shapes:
+        kernel, option = arm.options[product], TILE_OF[product]
+        every = kernel == "blocked" and spec.options[option] == AUTO
+        tiles = TILES[str(arm.options["simd"])] if every else (str(arm.options[option]),)
+        found += [
+            Kernel.model_validate(
+                {"product": product, "kernel": kernel, "tile": tile, "M": M, "N": N, "K": K}
+            )
+            for tile in tiles
+        ]
+    return found
+
+
+def checks(kernels: Sequence[Kernel]) -> list[Op]:
+    """Outputs are posted once per product and shape; the other tiles must have the same bits."""
+    return [
+        kernel_op(kernel, label=f"c{index}" if first else None)
+        for index, (kernel, first) in enumerate(zip(kernels, _firsts(kernels), strict=True))
+    ]
+
+
+def _firsts(kernels: Sequence[Kernel]) -> list[bool]:
+    shapes = [(k.product, k.M, k.N, k.K) for k in kernels]
+    return [shape not in shapes[:index] for index, shape in enumerate(shapes)]
+
+
+def judge(
+    kernels: Sequence[Kernel], digests: Sequence[str], blobs: dict[str, bytearray], inputs: F32
+) -> list[KernelRow]:
+    """Parity of every kernel, before any is timed."""
+    rows: list[KernelRow] = []
+    first = ""
+    right = True
+    for index, (kernel, is_first) in enumerate(zip(kernels, _firsts(kernels), strict=True)):
+        error: float | None = None
+        same: bool | None = None
+        if is_first:
+            got = np.frombuffer(blobs[f"c{index}"], "<f4").reshape(kernel.M, kernel.N)
+            error = error_over_bound(kernel, inputs, got)
+            first, right = digests[index], error <= 1
+            reason = None if right else f"{error:.3g} times the bound"
+        else:
+            same = digests[index] == first
+            reason = None if same else "other bits than the first tile's"
+            reason = reason if right else "the first tile of this product and shape is wrong"
+        rows.append(
+            KernelRow(
+                kernel=kernel,
+                status="FAIL" if reason else "ok",
+                reason=reason,
+                error_over_bound=error,
+                same_bits=same,
+                flops=2 * kernel.M * kernel.N * kernel.K,
+            )
+        )
+    return rows
+
+
+def placed(row: KernelRow, detail: dict[str, Any], elsewhere: dict[str, Any]) -> KernelRow:
+    """The row with its geometry; `elsewhere` is what it gave on another number of threads."""
+    row = row.model_copy(update={"forks": detail["forks"], "chunks": detail["chunks"]})
+    if row.reason is None and elsewhere["output_sha256"] != detail["output_sha256"]:
+        reason = "other bits on another number of threads"
+        return row.model_copy(update={"status": "FAIL", "reason": reason})
+    return row
+
+
+def error_over_bound(kernel: Kernel, inputs: F32, got: F32) -> float:
+    """Largest |C − C64| over γ·|A||B|, the bound of any order of K multiply-adds.
+
+    Source: Higham 2002, Accuracy and Stability of Numerical Algorithms, section 3.5. NaN and a
+    difference where the bound is 0 give infinity.
+    """
+    M, N, K = kernel.M, kernel.N, kernel.K
+    left = inputs[: M * K].astype(np.float64)
+    right = inputs[M * K : M * K + K * N].astype(np.float64)
+    A = left.reshape(K, M).T if kernel.product == "mm_db" else left.reshape(M, K)
+    B = right.reshape(N, K).T if kernel.product == "mm_da" else right.reshape(K, N)
+    bound: F64 = gamma(K) * (np.abs(A) @ np.abs(B))
+    return largest_ratio(np.abs(got.astype(np.float64) - A @ B), bound)
+
+
+def timed(row: KernelRow, digest: str, detail: dict[str, object] | None) -> KernelRow:
+    """The row with its samples; what was timed must have given what was checked."""
+    if detail is None:
+        return row
+    if detail["output_sha256"] != digest:
+        reason = "it gave other bits when it was timed than when it was checked"
+        return row.model_copy(update={"status": "FAIL", "reason": reason})
+    samples: KernelSamples = samples_of(detail)
+    speed, share = rates(row.flops, samples), shares(row.flops, samples)
+    return row.model_copy(
+        update={
+            "gflops": float(np.median(speed)),
+            "gflops_quartiles": quartiles(speed),
+            "share": float(np.median(share)),
+            "share_quartiles": quartiles(share),
+            "samples": samples,
+        }
+    )
