@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -14,9 +14,21 @@ from typing import Annotated, Any, TypeVar
 import typer
 from rich.console import Console
 
-from driver import __version__, build, corpus, doctor, kernels, layout, presets, report, store
+from driver import (
+    __version__,
+    build,
+    corpus,
+    doctor,
+    kernels,
+    ladder,
+    layout,
+    presets,
+    report,
+    store,
+)
 from driver import replay as replays
-from driver.arms import MEANINGS, OPTIONS, parse_arm, parse_arms
+from driver.arms import MEANINGS, OPTIONS, ArmSpec, parse_arm, parse_arms
+from driver.axes import AXES, axis_of
 from driver.browser import BrowserChoice, find_browser, setup_browser
 from driver.cases import write_result
 from driver.errors import DriverError, Interrupted, UsageError
@@ -26,8 +38,8 @@ from driver.presets import parse_duration
 from driver.progress import Reporter
 from driver.receipt import parse
 from driver.receipt import verify as verify_receipt
-from driver.records import KernelReport, Receipt, Record
-from driver.run import Request
+from driver.records import KernelReport, LadderReport, Receipt, Record
+from driver.run import Request, exit_code
 from driver.run import run as run_preset
 from driver.tensors import model_flops, parameter_count
 
@@ -44,6 +56,17 @@ BrowserOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
+BlocksOption = Annotated[
+    int | None, typer.Option(help="Blocks of four slots; default from the preset.")
+]
+SeedOption = Annotated[
+    int | None, typer.Option(help="Seed of weights, batches and order; default from the preset.")
+]
+CorpusOption = Annotated[
+    str | None, typer.Option("--corpus", metavar="FILE", help="Train on these bytes.")
+]
+HeadedOption = Annotated[bool, typer.Option(help="Show the browser's window.")]
+OutOption = Annotated[Path, typer.Option(help="Folder for receipts.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")]
 
 
@@ -67,19 +90,12 @@ def run(
     arms: Annotated[
         str, typer.Option(help="Two arms A,B; the same arm twice is an A/A run.")
     ] = "wasm,webgpu",
-    blocks: Annotated[
-        int | None, typer.Option(help="Blocks of four slots; default from the preset.")
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(help="Seed of weights, batches and order; default from the preset."),
-    ] = None,
-    corpus_file: Annotated[
-        str | None, typer.Option("--corpus", metavar="FILE", help="Train on these bytes.")
-    ] = None,
+    blocks: BlocksOption = None,
+    seed: SeedOption = None,
+    corpus_file: CorpusOption = None,
     browser: BrowserOption = None,
-    headed: Annotated[bool, typer.Option(help="Show the browser's window.")] = False,
-    out: Annotated[Path, typer.Option(help="Folder for receipts.")] = Path("receipts"),
+    headed: HeadedOption = False,
+    out: OutOption = Path("receipts"),
     budget: Annotated[
         str | None,
         typer.Option(help="Time for each preset: 90s, 20m, 1h; default from the preset."),
@@ -127,7 +143,7 @@ def run(
                 data, path = _interruptible(run_preset(request, choice, reporter))
                 receipt = parse(data)
                 documents.append(data)
-                codes.append(_exit_code(receipt))
+                codes.append(exit_code(receipt))
                 if not as_json:
                     print(report.text(receipt, *_terminal()), f"\nreceipt: {path}\n", flush=True)
             except Interrupted:
@@ -226,6 +242,64 @@ def kernels_command(
     else:
         print(report.kernels(found, *_terminal()))
     raise typer.Exit(0 if found.holds else 1)
+
+
+@app.command("ladder")
+def ladder_command(
+    preset: Annotated[str, typer.Option(help="Name or file.")],
+    arm: Annotated[
+        str, typer.Option(help="The arm, with options that stay the same on every rung.")
+    ] = "wasm",
+    axis: Annotated[
+        str,
+        typer.Option(
+            help=" | ".join(dict.fromkeys(axis for found in AXES.values() for axis in found))
+        ),
+    ] = "kernels",
+    blocks: BlocksOption = None,
+    seed: SeedOption = None,
+    corpus_file: CorpusOption = None,
+    browser: BrowserOption = None,
+    headed: HeadedOption = False,
+    out: OutOption = Path("receipts"),
+    budget: Annotated[
+        str | None,
+        typer.Option(help="Time in all: 90s, 20m, 1h; default the preset's for every pair."),
+    ] = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Change one thing at a time: each rung against the one before it, a receipt for each pair.
+
+    The gain of the step's products run apart stands beside that of the whole step; what lost is
+    listed too.
+
+    Example: driver ladder --preset small --axis simd --budget 10m
+    """
+    _check_numbers(blocks, seed)
+    spec, loaded = parse_arm(arm), presets.load(preset)
+    axis_of(spec, axis)
+    request = ladder.Request(
+        preset=loaded,
+        arm=spec,
+        axis=axis,
+        corpus=_corpus_for(loaded, (spec,), corpus_file),
+        seed=loaded.seed if seed is None else seed,
+        blocks=blocks or loaded.blocks,
+        budget_s=parse_duration(budget) if budget else None,
+        out=out,
+        headed=headed,
+    )
+    store.check_writable(out)
+    layout.check_cache()
+    with Reporter(quiet) as reporter:
+        choice = _browser(browser, reporter)
+        found, path = _interruptible(ladder.run(request, choice, reporter))
+    if as_json:
+        print(found.model_dump_json(indent=1))
+    else:
+        print(report.ladder(found, *_terminal()), f"\nladder: {path}", flush=True)
+    raise typer.Exit(found.exit_code)
 
 
 @app.command()
@@ -382,13 +456,15 @@ def setup(browser: BrowserOption = None) -> None:
 
 @app.command()
 def schema(
-    of: Annotated[str, typer.Argument(help="receipt | kernels")] = "receipt",
+    of: Annotated[str, typer.Argument(help="receipt | kernels | ladder")] = "receipt",
 ) -> None:
-    """Print the JSON Schema of a receipt, or of what `driver kernels --json` prints.
+    """Print the JSON Schema of a receipt, or of what `driver kernels` or `ladder` print as JSON.
 
     Example: driver schema > receipt.schema.json
     """
-    records: dict[str, type[Record]] = {"receipt": Receipt, "kernels": KernelReport}
+    records: dict[str, type[Record]] = {
+        "receipt": Receipt, "kernels": KernelReport, "ladder": LadderReport,
+    }  # fmt: skip
     if of not in records:
         raise UsageError(f"schema {of}: expected one of {', '.join(records)}")
     print(json.dumps(records[of].model_json_schema(), indent=1))
@@ -413,12 +489,7 @@ def _requests(
     """One request per preset; raises UsageError before anything has started."""
     if require not in (None, "hardware"):
         raise UsageError(f"--require {require}: only `hardware` can be required")
-    if blocks is not None and not 1 <= blocks <= 10_000:
-        raise UsageError(
-            f"--blocks {blocks}: expected 1 to 10000 (4 or more, even, for an interval)"
-        )
-    if seed is not None and not 0 <= seed < 2**53:
-        raise UsageError(f"--seed {seed}: expected 0 to 2^53 − 1")
+    _check_numbers(blocks, seed)
     specs = parse_arms(arms)
     if pin:
         specs = pin_arms(specs, pin)
@@ -433,17 +504,11 @@ def _requests(
     limit_s = parse_duration(budget) if budget else None
     requests = []
     for preset in map(presets.load, names):
-        if preset.memory64 and any(spec.name == "wasm" for spec in specs):
-            raise UsageError(
-                f"preset {preset.name} needs Memory64; use the arm wasm64 instead of wasm"
-            )
-        text = corpus.load(corpus_file)
-        corpus.check(text, preset.model, preset.corpus_sha256)
         requests.append(
             Request(
                 preset=preset,
                 arms=specs,
-                corpus=text,
+                corpus=_corpus_for(preset, specs, corpus_file),
                 seed=preset.seed if seed is None else seed,
                 purpose=replace(
                     purpose,
@@ -457,15 +522,28 @@ def _requests(
     return requests
 
 
+def _check_numbers(blocks: int | None, seed: int | None) -> None:
+    if blocks is not None and not 1 <= blocks <= 10_000:
+        raise UsageError(
+            f"--blocks {blocks}: expected 1 to 10000 (4 or more, even, for an interval)"
+        )
+    if seed is not None and not 0 <= seed < 2**53:
+        raise UsageError(f"--seed {seed}: expected 0 to 2^53 − 1")
+
+
+def _corpus_for(
+    preset: presets.Preset, specs: Sequence[ArmSpec], corpus_file: str | None
+) -> corpus.Corpus:
+    """What the preset trains on; raises UsageError where it cannot train on that or these arms."""
+    if preset.memory64 and any(spec.name == "wasm" for spec in specs):
+        raise UsageError(f"preset {preset.name} needs Memory64; use the arm wasm64 instead of wasm")
+    text = corpus.load(corpus_file)
+    corpus.check(text, preset.model, preset.corpus_sha256)
+    return text
+
+
 def _browser(explicit: str | None, reporter: Reporter) -> BrowserChoice:
     return setup_browser(explicit, reporter.say)
-
-
-def _exit_code(receipt: Receipt) -> int:
-    """4 when the run itself failed, 1 when a blocking gate failed, else 0."""
-    if any(slot.status == "failed" for slot in receipt.slots):
-        return 4
-    return 1 if receipt.verdict.status == "failed" else 0
 
 
 def _terminal() -> tuple[int, bool]:

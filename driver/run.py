@@ -1,8 +1,10 @@
 """The pipeline: probe → prepare → freeze → blocks → receipt."""
 
 import asyncio
+import itertools
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from driver.prepare import Preparation, probe
 from driver.presets import Preset, check_memory
 from driver.progress import Reporter
 from driver.receipt import assemble
+from driver.records import Receipt
 from driver.reference import Tensors
 from driver.server import JobServer
 from driver.slots import Blocks
@@ -37,13 +40,20 @@ class Request:
     headed: bool = False
 
 
+OnReceipt = Callable[[dict[str, Any], Path], None]
+
+
 async def run(
-    request: Request, choice: BrowserChoice, report: Reporter
+    request: Request,
+    choice: BrowserChoice,
+    report: Reporter,
+    on_partial: OnReceipt = lambda *_: None,
 ) -> tuple[dict[str, Any], Path]:
     """Measures one preset, writes the receipt, and returns it with its path.
 
     Raises Unsupported, SlotError or UsageError before the plan is frozen; afterwards whatever
-    happens is in the receipt. When cancelled it writes a partial receipt first.
+    happens is in the receipt. When cancelled it writes a partial receipt, hands it to `on_partial`
+    and goes on being cancelled.
     """
     began = time.monotonic()
     state, facts = machine.machine_state(), machine.machine_facts()
@@ -97,8 +107,9 @@ async def run(
                 with machine.awake():
                     await blocks.run()
             except asyncio.CancelledError:
-                _, path = _write(request, measured, report)
+                receipt, path = _write(request, measured, report)
                 report.say(f"interrupted; what was measured is in {path}")
+                on_partial(receipt, path)
                 raise
     return _write(request, measured, report)
 
@@ -117,14 +128,32 @@ def _write(request: Request, measured: Measured, report: Reporter) -> tuple[dict
         measured.slots,
     )
     a, b = request.arms
+    path = fresh(request.out, f"{request.preset.name}-{a.name}-{b.name}", "receipt")
+    return receipt, keep(path, receipt, report)
+
+
+def fresh(folder: Path, stem: str, kind: str) -> Path:
+    """`STEM-NOW.KIND.json`, numbered where that is there already."""
     stamp = now_utc()[:19].replace(":", "").replace("-", "")
-    path = request.out / f"{request.preset.name}-{a.name}-{b.name}-{stamp}.receipt.json"
+    suffixes = itertools.chain([""], (f"-{n}" for n in itertools.count(2)))
+    paths = (folder / f"{stem}-{stamp}{suffix}.{kind}.json" for suffix in suffixes)
+    return next(path for path in paths if not path.exists())
+
+
+def keep(path: Path, data: Any, report: Reporter) -> Path:
+    """Writes JSON and returns where: what was measured must not be lost to a full disk."""
     try:
-        store.write_json(path, receipt)
+        store.write_json(path, data)
     except UsageError as error:
-        # What was measured must not be lost to a full disk.
         spare = Path(tempfile.gettempdir()) / path.name
-        report.say(f"{error}; the receipt goes to {spare} instead")
-        store.write_json(spare, receipt)
-        path = spare
-    return receipt, path
+        report.say(f"{error}; it goes to {spare} instead")
+        store.write_json(spare, data)
+        return spare
+    return path
+
+
+def exit_code(receipt: Receipt) -> int:
+    """4 when the run itself failed, 1 when a blocking gate failed, else 0."""
+    if any(slot.status == "failed" for slot in receipt.slots):
+        return 4
+    return 1 if receipt.verdict.status == "failed" else 0

@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from driver.browser import BrowserChoice, BrowserSession, find_browser
-from driver.layout import WEB
+from driver.layout import PRESETS, WEB
 from driver.server import JobServer
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
@@ -84,6 +84,25 @@ async def broken(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Any]
     yield serve
     for server in running:
         await server.__aexit__(None, None, None)
+
+
+@pytest.fixture
+def preset(tmp_path: Path) -> Path:
+    """The tiny preset, smaller still and with short windows: nothing here is about time."""
+    text = (PRESETS / "tiny.toml").read_text()
+    changes = {
+        "name": '"mini"', "n_layer": 1, "n_head": 2, "d_model": 16, "d_ff": 64, "ctx": 16,
+        "batch": 4, "warmup_steps": 2, "warmup_ms": 1, "windows": 2, "window_ms": 20,
+        "max_steps_per_window": 8, "blocks": 1, "budget": '"60s"',
+    }  # fmt: skip
+    lines = []
+    for line in text.splitlines():
+        key = line.partition("=")[0].strip()
+        lines.append(f"{key} = {changes.pop(key)}" if key in changes else line)
+    assert not changes
+    path = tmp_path / "mini.toml"
+    path.write_text("\n".join(lines))
+    return path
 
 
 # Shared machines are slow at times; how long an example takes is never what a test is about.

@@ -19,6 +19,7 @@ ORDER = [
     "tensors",  # before presets, which estimates memory from it
     "presets",
     "arms",
+    "axes",  # the ladder's rungs, in the arms' grammar
     "corpus",
     "schedule",
     "reference",
@@ -35,6 +36,7 @@ ORDER = [
     "measure",
     "workbench",  # an arm's kernels asked apart from its step
     "threads",  # how many an arm gets
+    "apart",  # a step's products run by themselves, for the ladder
     "doctor",
     "receipt",
     "store",  # receipts as files: receipt itself does no I/O
@@ -49,6 +51,7 @@ ORDER = [
     "report",
     "history",
     "run",
+    "ladder",  # several runs, a rung apart
     "cli",
 ]
 EXEMPT = {"__init__", "__main__"}  # the package's version; the way in

@@ -172,10 +172,12 @@ def test_json_is_only_json(driver: Run, command: str) -> None:
     assert json.loads(out)
 
 
-def test_schema(driver: Run) -> None:
-    code, out, _ = driver("schema")
+@pytest.mark.parametrize("of", ["receipt", "kernels", "ladder"])
+def test_schema(driver: Run, of: str) -> None:
+    code, out, _ = driver("schema", of)
     assert code == 0
-    assert json.loads(out)["properties"]["format"]["const"] == "driver-receipt/1"
+    assert json.loads(out)["properties"]["format"]["const"] == f"driver-{of}/1"
+    assert driver("schema")[1] == driver("schema", "receipt")[1]
 
 
 def test_every_command_has_an_example(driver: Run) -> None:

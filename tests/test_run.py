@@ -20,31 +20,12 @@ from driver import run as run_module
 from driver.browser import session as browser_session
 from driver.errors import UsageError
 from driver.jobs import JobMaker
-from driver.layout import PRESETS, WEB
+from driver.layout import WEB
 from driver.plan import evaluator
 from driver.receipt import verify
 from driver.server import JobServer, app
 
 RunPreset = Callable[..., tuple[int, list[dict[str, Any]], str]]
-
-
-@pytest.fixture
-def preset(tmp_path: Path) -> Path:
-    """The tiny preset, smaller still and with short windows: nothing here is about time."""
-    text = (PRESETS / "tiny.toml").read_text()
-    changes = {
-        "name": '"mini"', "n_layer": 1, "n_head": 2, "d_model": 16, "d_ff": 64, "ctx": 16,
-        "batch": 4, "warmup_steps": 2, "warmup_ms": 1, "windows": 2, "window_ms": 20,
-        "max_steps_per_window": 8, "blocks": 1, "budget": '"60s"',
-    }  # fmt: skip
-    lines = []
-    for line in text.splitlines():
-        key = line.partition("=")[0].strip()
-        lines.append(f"{key} = {changes.pop(key)}" if key in changes else line)
-    assert not changes
-    path = tmp_path / "mini.toml"
-    path.write_text("\n".join(lines))
-    return path
 
 
 @pytest.fixture

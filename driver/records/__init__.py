@@ -13,6 +13,7 @@ from driver.records.kernels import (
     OperationSamples,
     UnevenFork,
 )
+from driver.records.ladder import Apart, LadderPair, LadderReport, Rung, RungProduct
 from driver.records.page import (
     ArmJob,
     Job,
@@ -72,6 +73,7 @@ from driver.records.receipt import (
 )
 
 __all__ = [
+    "Apart",
     "ArmJob",
     "ArmParity",
     "ArmPlan",
@@ -95,6 +97,8 @@ __all__ = [
     "KernelReport",
     "KernelRow",
     "KernelSamples",
+    "LadderPair",
+    "LadderReport",
     "ModelConfig",
     "NonFinite",
     "Number",
@@ -119,6 +123,8 @@ __all__ = [
     "Record",
     "ReferenceFacts",
     "Roofline",
+    "Rung",
+    "RungProduct",
     "Section",
     "Side",
     "Slot",

@@ -1,0 +1,105 @@
+"""Axes of the ladder: what changes from rung to rung, one dimension at a time.
+
+`AXES` is the one list: arm → axis → its rungs in the arms' grammar, slow to fast. An axis of fixed
+values is a line of it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from driver.arms import OPTIONS, TILES, ArmSpec, parse_arm
+from driver.errors import ArmError
+from driver.records import ArmJob
+
+# From the arm as it runs here when nothing is asked for to arms as a person writes them.
+Writer = Callable[[ArmJob], Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One dimension: what it means and its rungs."""
+
+    meaning: str
+    texts: Writer
+
+
+@dataclass(frozen=True)
+class Step:
+    """A rung: what a table calls it, and its arm."""
+
+    label: str
+    spec: ArmSpec
+
+
+def _values(option: str, *values: str) -> Writer:
+    return lambda arm: [f"{arm.name}:{option}={value}" for value in values]
+
+
+def _threads(arm: ArmJob) -> list[str]:
+    """1, 2, 4, … and all of them."""
+    most = int(arm.options["threads"])
+    counts = [1 << power for power in range(most.bit_length()) if 1 << power < most]
+    return [f"{arm.name}:threads={count}" for count in (*counts, most)]
+
+
+def _tiles(arm: ArmJob) -> list[str]:
+    return [f"{arm.name}:tile={tile}" for tile in TILES[str(arm.options["simd"])]]
+
+
+_WASM = {
+    "kernels": Axis(
+        "the three products blocked one after another",
+        _values("kernels", "naive", "forward", "forward-dA", "forward-dA-dB"),
+    ),
+    "simd": Axis("instruction set", _values("simd", "scalar", "simd128", "relaxed")),
+    "threads": Axis("threads of the pool", _threads),
+    "tile": Axis("register tile of all three products", _tiles),
+    "address": Axis("32- and 64-bit addresses", lambda _: ("wasm", "wasm64")),
+}
+AXES: dict[str, dict[str, Axis]] = {
+    "wasm": _WASM,
+    "wasm64": _WASM,
+    "webgpu": {
+        "kernels": Axis("variant of the products", _values("matmul", "naive", "tiled", "blocked")),
+    },
+}
+
+
+def axis_of(arm: ArmSpec, name: str) -> Axis:
+    """The arm's axis of that name; raises ArmError for one that it does not have."""
+    axes = AXES.get(arm.name, {})
+    if name in axes:
+        return axes[name]
+    has = f"it has {', '.join(axes)}" if axes else "it has none"
+    raise ArmError(
+        f"--axis {name}: arm {arm.name} has no such axis; {has}. "
+        f"Arms with a ladder: {', '.join(AXES)}"
+    )
+
+
+def steps(name: str, arm: ArmSpec, here: ArmJob) -> tuple[Step, ...]:
+    """The rungs of an axis, everything else as the arm says; `here` is that arm on this machine.
+
+    Raises ArmError where the arm fixes what the axis is to change.
+    """
+    written = [(text, parse_arm(text)) for text in axis_of(arm, name).texts(here)]
+    default = {key: option.default for key, option in OPTIONS[arm.name].items()}
+    set_by = [
+        {key: value for key, value in spec.options.items() if value != default[key]}
+        for _, spec in written
+    ]
+    varied = {key for given in set_by for key in given}
+    fixed = [
+        f"{key}={arm.options[key]}" for key in sorted(varied) if arm.options[key] != default[key]
+    ]
+    if fixed:
+        raise ArmError(
+            f"--arm {arm.name}: {', '.join(fixed)} is what --axis {name} changes; leave it out"
+        )
+    return tuple(
+        Step(
+            label=text.partition("=")[2] or spec.name,
+            spec=ArmSpec(name=spec.name, options=arm.options | given),
+        )
+        for (text, spec), given in zip(written, set_by, strict=True)
+    )
