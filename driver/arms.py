@@ -70,10 +70,10 @@ def given_losses(text: str, steps: int) -> tuple[float, ...]:
 # Tiles of the blocked products by instruction set, as in wasm_src/tile.h; the first is the default.
 TILES = {
     "scalar": ("2x4", "4x4"),
-    "simd128": ("4x8", "6x8", "8x8", "4x12"),
-    "relaxed": ("4x8", "6x8", "8x8", "4x12"),
+    "simd128": ("4x8", "5x8", "6x8", "8x8", "4x12"),
+    "relaxed": ("4x8", "5x8", "6x8", "8x8", "4x12"),
 }
-_TILE = {"choices": ("2x4", "4x4", "4x8", "6x8", "8x8", "4x12"), "auto": True}
+_TILE = {"choices": ("2x4", "4x4", "4x8", "5x8", "6x8", "8x8", "4x12"), "auto": True}
 _PRODUCT = {"choices": ("naive", "blocked"), "auto": True}
 _WASM: dict[str, Option] = {
     "threads": Option(AUTO, "threads of the fork-join pool", low=1, high=256, auto=True),

@@ -29,12 +29,14 @@ INLINE float madds(const size_t chains, size_t rounds, float one) {
   UNROLLED for (size_t i = 0; i < chains; i++) sum[i] = splat4(0);
   for (size_t round = 0; round < rounds; round += UNROLL)
     UNROLLED for (size_t turn = 0; turn < UNROLL; turn++)
-      UNROLLED for (size_t i = 0; i < chains; i++)
+      UNROLLED for (size_t i = 0; i < chains; i++) {
 #ifdef __wasm_relaxed_simd__
         sum[i] = madd4(a, b, sum[i]);
 #else
         sum[i] = madd4(sum[i], a, b);
 #endif
+        KEEP(sum[i]);
+      }
   f4 total = splat4(0);
   UNROLLED for (size_t i = 0; i < chains; i++) total += sum[i];
   return sum_lanes(total) / (float)(4 * chains);

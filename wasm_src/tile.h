@@ -4,7 +4,8 @@
 // one description gives every tile. What an engine makes of a step of k decides its speed, so its order is
 // pinned with empty asm statements (KEEP), without which the compiler gathers the multiply-adds of several k
 // per output, and the engine's registers run over. Measured in Chromium 156 on x86-64, 256³, relaxed
-// multiply-add, as a share of the roofline: 4×8 from 0.85 (no order) to 0.94; 6×8 from 0.65 to 0.97.
+// multiply-add, as a share of the roofline: 4×8 from 0.85 (no order) to 0.94, 6×8 from 0.65 to 0.97; in 64-bit
+// memory 4×8 from 0.82 to 0.87, 5×8 0.91. Turning A instead of spreading it was slower there (0.81).
 #ifndef TILE_H
 #define TILE_H
 
@@ -15,7 +16,7 @@
 #ifdef __wasm_simd128__
 #define TILE_ROWS 4
 #define TILE_COLUMNS 8
-#define TILES(X) X(0, 4, 8) X(1, 6, 8) X(2, 8, 8) X(3, 4, 12)
+#define TILES(X) X(0, 4, 8) X(1, 5, 8) X(2, 6, 8) X(3, 8, 8) X(4, 4, 12)
 #else // without SIMD fewer values fit into registers
 #define TILE_ROWS 2
 #define TILE_COLUMNS 4
@@ -34,51 +35,53 @@ INLINE f4 spread(f4 v, size_t lane) {
   return __builtin_shufflevector(v, v, 3, 3, 3, 3);
 }
 
-// A tile of more than eight vectors leaves 16 registers no room for more than one spread row.
-#define TIGHT(rows, columns) ((rows) * (columns) > 32)
+// A tile of more than ten vectors leaves 16 registers no room for more than one spread row.
+#define TIGHT(rows, columns) ((rows) * (columns) > 40)
 
-// Steps of k in one turn of the loop. 64-bit memory checks each access against a constant of its own, so there
-// a turn with one offset per pointer is better.
+// Steps of k in one turn of the loop. In 64-bit memory each access is checked against a constant of its own
+// for each offset, so a turn with few of them is better there, unless more steps save loads.
 #ifdef __wasm64__
-#define STEPS 1
+#define STEPS(rows) ((rows) == 5 ? 4 : 2)
 #else
-#define STEPS 4
+#define STEPS(rows) 4
 #endif
 
-// Neither compiler nor engine computes `value` later than here.
+// Row r of step i, on all lanes, of `steps` steps of k whose `rows` stand side by side, a_step floats apart. Four
+// rows share one load, which costs shuffles; rows of a tight tile have one each, which needs the fewest
+// registers; five rows come from packed panels alone (a_step = rows), of which any four floats share one load: the
+// fewest loads, where each is checked.
+INLINE f4 left_row(f4 *four, const float *a, size_t a_step, size_t i, size_t r, const size_t rows, const size_t steps) {
 #ifdef __wasm_simd128__
-#define KEEP(value) __extension__({ __asm__ volatile("" : "+r"(value) : : "memory"); })
+  size_t at = i * rows + r;
+  if (rows == 5 && steps % 4 == 0) {
+    if (at % 4 == 0) *four = load4(a + at);
+    return spread(*four, at % 4);
+  }
+  if (rows % 4 == 0) return spread(load4(a + i * a_step + r / 4 * 4), r % 4);
+  return (f4)wasm_v128_load32_splat(a + i * a_step + r);
 #else
-#define KEEP(value) (void)0
-#endif
-
-// Row r of the `rows` that stand side by side at a, on all lanes: four rows share one load, or each has its own
-// where four do not come together. Loads cost least, but each is checked in 64-bit memory.
-INLINE f4 left_row(const float *a, size_t r, const size_t rows) {
-#ifdef __wasm_simd128__
-  if (rows % 4 == 0) return spread(load4(a + r / 4 * 4), r % 4);
-  return (f4)wasm_v128_load32_splat(a + r);
-#else
-  (void)rows;
-  return splat4(a[r]);
+  (void)four, (void)rows, (void)steps;
+  return splat4(a[i * a_step + r]);
 #endif
 }
 
-// sum (rows, columns) += a (rows) · b (columns): one step of k.
-INLINE void tile_step(const size_t rows, const size_t columns, f4 sum[TILE_MOST][TILE_MOST / 4], const float *a,
-                      const float *b) {
-  f4 right[TILE_MOST / 4];
-  UNROLLED for (size_t v = 0; v < columns / 4; v++) right[v] = load4(b + 4 * v);
-  UNROLLED for (size_t r = 0; r < rows; r++) {
-    f4 left = left_row(a, r, rows);
-    UNROLLED for (size_t v = 0; v < columns / 4; v++) {
-      sum[r][v] = madd4(left, right[v], sum[r][v]);
-      if (TIGHT(rows, columns)) KEEP(sum[r][v]);
+// sum (rows, columns) += a (steps, rows) · b (steps, columns)
+INLINE void tile_steps(const size_t rows, const size_t columns, f4 sum[TILE_MOST][TILE_MOST / 4], const float *a,
+                       size_t a_step, const float *b, const size_t steps) {
+  f4 four = splat4(0), right[TILE_MOST / 4];
+  UNROLLED for (size_t i = 0; i < steps; i++) {
+    UNROLLED for (size_t v = 0; v < columns / 4; v++) right[v] = load4(b + i * columns + 4 * v);
+    UNROLLED for (size_t r = 0; r < rows; r++) {
+      f4 left = left_row(&four, a, a_step, i, r, rows, steps);
+      UNROLLED for (size_t v = 0; v < columns / 4; v++) {
+        sum[r][v] = madd4(left, right[v], sum[r][v]);
+        if (TIGHT(rows, columns)) KEEP(sum[r][v]);
+      }
     }
-  }
-  if (!TIGHT(rows, columns))
+    if (TIGHT(rows, columns)) continue;
     UNROLLED for (size_t r = 0; r < rows; r++)
       UNROLLED for (size_t v = 0; v < columns / 4; v++) KEEP(sum[r][v]);
+  }
 }
 
 // Tile of C = start + a (K, rows) · b (K, columns). A step of k is a_step floats in a, b is packed. The chains
@@ -89,12 +92,13 @@ INLINE void tile(const size_t rows, const size_t columns, Start start, const flo
   UNROLLED for (size_t r = 0; r < rows; r++)
     UNROLLED for (size_t v = 0; v < columns / 4; v++)
       sum[r][v] = start == FROM_ZERO ? splat4(0) : load4((start == FROM_ROW ? row : c + r * c_row) + 4 * v);
+  const size_t steps = STEPS(rows);
   size_t k = 0;
-  for (; k + STEPS <= K; k += STEPS, a += STEPS * a_step, b += STEPS * columns) {
-    if (STEPS > 1) KEEP(a), KEEP(b); // as pointers: with constants to add they become fields of the loads
-    UNROLLED for (size_t i = 0; i < STEPS; i++) tile_step(rows, columns, sum, a + i * a_step, b + i * columns);
+  for (; k + steps <= K; k += steps, a += steps * a_step, b += steps * columns) {
+    KEEP(a), KEEP(b); // as pointers: constants added to them become fields of the loads
+    tile_steps(rows, columns, sum, a, a_step, b, steps);
   }
-  for (; k < K; k++, a += a_step, b += columns) tile_step(rows, columns, sum, a, b);
+  for (; k < K; k++, a += a_step, b += columns) tile_steps(rows, columns, sum, a, a_step, b, 1);
   UNROLLED for (size_t r = 0; r < rows; r++)
     UNROLLED for (size_t v = 0; v < columns / 4; v++) store4(c + r * c_row + 4 * v, sum[r][v]);
 }
