@@ -1,0 +1,135 @@
+"""`driver kernels` and `driver ladder`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from driver import (
+    kernels,
+    ladder,
+    layout,
+    presets,
+    report,
+    store,
+)
+from driver.arms import parse_arm
+from driver.axes import AXES, axis_of
+from driver.cli.frame import (
+    BlocksOption,
+    BrowserOption,
+    CorpusOption,
+    HeadedOption,
+    JsonOption,
+    OutOption,
+    QuietOption,
+    SeedOption,
+    browser_for,
+    check_numbers,
+    corpus_for,
+    interruptible,
+    terminal,
+)
+from driver.errors import UsageError
+from driver.presets import parse_duration
+from driver.progress import Reporter
+
+
+def kernels_command(
+    arm: Annotated[str, typer.Option(help="wasm or wasm64, with options.")] = "wasm",
+    op: Annotated[str, typer.Option(help=" | ".join(kernels.OPS))] = "matmul",
+    shapes: Annotated[
+        str, typer.Option(help=f"Joined by commas: {kernels.GRAMMAR}.")
+    ] = "preset:large",
+    samples: Annotated[int, typer.Option(help="Samples of each kernel.", min=1, max=1000)] = 15,
+    browser: BrowserOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Check single kernels against float64, then time them beside the roofline.
+
+    One thread unless the arm's option `threads` says more; every tile
+    unless `tile` names one.
+
+    Shapes: `preset:small` is every shape of that preset's step. The step of
+    a model of any size is `B=2+T=17+C=15+H=3+V=11`: B sequences,
+    T positions, C channels, H heads (1), V tokens (256), F inner channels
+    of the MLP (4·C), L layers (1). `MxNxK` is the three products of that size.
+
+    `--op layernorm_backward` runs one direction, `layernorm` both, `all`
+    everything but `fork`: forks and joins without work in which all
+    threads take part.
+
+    Example: driver kernels --arm wasm:tile=4x8 --op matmul --shapes preset:large,512x512x512
+    """
+    kernels.check_op(op)
+    spec = parse_arm(arm)
+    if not spec.is_wasm:
+        raise UsageError(f"--arm {arm}: only wasm and wasm64 have kernels to run apart")
+    work = kernels.Work() if op == "fork" else kernels.parse_shapes(shapes, op)
+    request = kernels.Request(spec, op, work, samples)
+    with Reporter(quiet) as reporter:
+        choice = browser_for(browser, reporter)
+        found = interruptible(kernels.run(request, choice, reporter.say))
+    if as_json:
+        print(found.model_dump_json(indent=1))
+    else:
+        print(report.kernels(found, *terminal()))
+    raise typer.Exit(0 if found.holds else 1)
+
+
+def ladder_command(
+    preset: Annotated[str, typer.Option(help="Name or file.")],
+    arm: Annotated[
+        str, typer.Option(help="The arm, with options that stay the same on every rung.")
+    ] = "wasm",
+    axis: Annotated[
+        str,
+        typer.Option(
+            help=" | ".join(dict.fromkeys(axis for found in AXES.values() for axis in found))
+        ),
+    ] = "kernels",
+    blocks: BlocksOption = None,
+    seed: SeedOption = None,
+    corpus_file: CorpusOption = None,
+    browser: BrowserOption = None,
+    headed: HeadedOption = False,
+    out: OutOption = Path("receipts"),
+    budget: Annotated[
+        str | None,
+        typer.Option(help="Time in all: 90s, 20m, 1h; default the preset's for every pair."),
+    ] = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Change one thing at a time: each rung against the one before it, a receipt for each pair.
+
+    The gain of the step's products run apart stands beside that of the whole step; what lost is
+    listed too.
+
+    Example: driver ladder --preset small --axis simd --budget 10m
+    """
+    check_numbers(blocks, seed)
+    spec, loaded = parse_arm(arm), presets.load(preset)
+    axis_of(spec, axis)
+    request = ladder.Request(
+        preset=loaded,
+        arm=spec,
+        axis=axis,
+        corpus=corpus_for(loaded, (spec,), corpus_file),
+        seed=loaded.seed if seed is None else seed,
+        blocks=blocks or loaded.blocks,
+        budget_s=parse_duration(budget) if budget else None,
+        out=out,
+        headed=headed,
+    )
+    store.check_writable(out)
+    layout.check_cache()
+    with Reporter(quiet) as reporter:
+        choice = browser_for(browser, reporter)
+        found, path = interruptible(ladder.run(request, choice, reporter))
+    if as_json:
+        print(found.model_dump_json(indent=1))
+    else:
+        print(report.ladder(found, *terminal()), f"\nladder: {path}", flush=True)
+    raise typer.Exit(found.exit_code)

@@ -1,0 +1,110 @@
+"""The command line's frame: application, shared options, what several commands do."""
+
+import asyncio
+import signal
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from rich.console import Console
+
+from driver import (
+    __version__,
+    corpus,
+    presets,
+)
+from driver.arms import ArmSpec
+from driver.browser import BrowserChoice, setup_browser
+from driver.errors import Interrupted, UsageError
+from driver.progress import Reporter
+
+T = TypeVar("T")
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+BrowserOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH", help="Browser to use; else DRIVER_BROWSER, else one that is found."
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
+BlocksOption = Annotated[
+    int | None, typer.Option(help="Blocks of four slots; default from the preset.")
+]
+SeedOption = Annotated[
+    int | None, typer.Option(help="Seed of weights, batches and order; default from the preset.")
+]
+CorpusOption = Annotated[
+    str | None, typer.Option("--corpus", metavar="FILE", help="Train on these bytes.")
+]
+HeadedOption = Annotated[bool, typer.Option(help="Show the browser's window.")]
+OutOption = Annotated[Path, typer.Option(help="Folder for receipts.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")]
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Trains the same GPT in a browser on two arms, alternated, checked and receipted."""
+    if version:
+        print(f"driver {__version__}")
+        raise typer.Exit
+
+
+def check_numbers(blocks: int | None, seed: int | None) -> None:
+    if blocks is not None and not 1 <= blocks <= 10_000:
+        raise UsageError(
+            f"--blocks {blocks}: expected 1 to 10000 (4 or more, even, for an interval)"
+        )
+    if seed is not None and not 0 <= seed < 2**53:
+        raise UsageError(f"--seed {seed}: expected 0 to 2^53 − 1")
+
+
+def corpus_for(
+    preset: presets.Preset, specs: Sequence[ArmSpec], corpus_file: str | None
+) -> corpus.Corpus:
+    """What the preset trains on; raises UsageError where it cannot train on that or these arms."""
+    if preset.memory64 and any(spec.name == "wasm" for spec in specs):
+        raise UsageError(f"preset {preset.name} needs Memory64; use the arm wasm64 instead of wasm")
+    text = corpus.load(corpus_file)
+    corpus.check(text, preset.model, preset.corpus_sha256)
+    return text
+
+
+def browser_for(explicit: str | None, reporter: Reporter) -> BrowserChoice:
+    return setup_browser(explicit, reporter.say)
+
+
+def terminal() -> tuple[int, bool]:
+    """Width and colour of stdout."""
+    console = Console()
+    return (console.width if console.is_terminal else 110), console.is_terminal
+
+
+def interruptible(work: Coroutine[Any, Any, T]) -> T:
+    """Runs `work`; Ctrl-C and SIGTERM cancel it, so that it can tidy up, and raise Interrupted."""
+
+    async def supervised() -> T:
+        task = asyncio.ensure_future(work)
+        loop = asyncio.get_running_loop()
+
+        def stop() -> None:
+            # A browser that is being closed leaves answers that nobody waits for any more.
+            loop.set_exception_handler(lambda *_: None)
+            task.cancel()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            raise Interrupted("interrupted; nothing more is measured") from None
+
+    return asyncio.run(supervised())

@@ -1,0 +1,208 @@
+"""`driver run` and `driver replay`."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from driver import (
+    layout,
+    presets,
+    report,
+    store,
+)
+from driver import replay as replays
+from driver.arms import parse_arm, parse_arms
+from driver.cases import write_result
+from driver.cli.frame import (
+    BlocksOption,
+    BrowserOption,
+    CorpusOption,
+    HeadedOption,
+    JsonOption,
+    OutOption,
+    QuietOption,
+    SeedOption,
+    browser_for,
+    check_numbers,
+    corpus_for,
+    interruptible,
+    terminal,
+)
+from driver.errors import DriverError, Interrupted, UsageError
+from driver.pin import pin_arms
+from driver.plan import Purpose
+from driver.presets import parse_duration
+from driver.progress import Reporter
+from driver.receipt import parse
+from driver.run import Request, exit_code
+from driver.run import run as run_preset
+from driver.tensors import parameter_count
+
+
+def run(
+    preset: Annotated[
+        str, typer.Option(help="Name or file; several, separated by commas, give one receipt each.")
+    ],
+    arms: Annotated[
+        str, typer.Option(help="Two arms A,B; the same arm twice is an A/A run.")
+    ] = "wasm,webgpu",
+    blocks: BlocksOption = None,
+    seed: SeedOption = None,
+    corpus_file: CorpusOption = None,
+    browser: BrowserOption = None,
+    headed: HeadedOption = False,
+    out: OutOption = Path("receipts"),
+    budget: Annotated[
+        str | None,
+        typer.Option(help="Time for each preset: 90s, 20m, 1h; default from the preset."),
+    ] = None,
+    pin: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RECEIPT", help="Take what the arms leave open from this receipt's plan."
+        ),
+    ] = None,
+    require: Annotated[
+        str | None, typer.Option(help="`hardware` makes a software adapter a failure.")
+    ] = None,
+    question: Annotated[
+        str | None, typer.Option(help="What the run is to answer; stands in the plan.")
+    ] = None,
+    tracking_url: Annotated[
+        str | None, typer.Option(help="Where the question is discussed.")
+    ] = None,
+    profile: Annotated[
+        bool,
+        typer.Option(
+            "--profile", help="Also say where a step's time goes, op by op, and what asking costs."
+        ),
+    ] = False,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Train two arms in turn, check every number, write a receipt.
+
+    Example: driver run --preset small --arms wasm,webgpu --budget 3m
+    """
+    requests = _requests(
+        preset, arms, pin, blocks, seed, corpus_file, out, headed, require,
+        Purpose(0, 0.0, require == "hardware", question, tracking_url, profile), budget,
+    )  # fmt: skip
+    store.check_writable(out)
+    layout.check_cache()
+    codes, rows, documents = [0], [], []
+    with Reporter(quiet) as reporter:
+        choice = browser_for(browser, reporter)
+        for request in requests:
+            receipt = None
+            try:
+                data, path = interruptible(run_preset(request, choice, reporter))
+                receipt = parse(data)
+                documents.append(data)
+                codes.append(exit_code(receipt))
+                if not as_json:
+                    print(report.text(receipt, *terminal()), f"\nreceipt: {path}\n", flush=True)
+            except Interrupted:
+                raise
+            except DriverError as error:
+                if len(requests) == 1:
+                    raise
+                reporter.say(f"driver: {request.preset.name}: {error}")
+                codes.append(error.exit_code)
+            rows.append((request.preset.name, parameter_count(request.preset.model), receipt))
+    if as_json:
+        print(json.dumps(documents[0] if len(requests) == 1 else documents, indent=1))
+    elif len(rows) > 1:
+        print(report.curve_over_presets(rows))
+    raise typer.Exit(max(codes))
+
+
+def replay(
+    case: Annotated[Path, typer.Argument(help="A *.case.safetensors file.")],
+    arm: Annotated[
+        str, typer.Option(help="numpy, numpy:dtype=float32, wasm, wasm64, webgpu, with options.")
+    ],
+    out: Annotated[Path, typer.Option(help="Where the result goes.")],
+    steps: Annotated[int | None, typer.Option(help="Only the first N steps.")] = None,
+    browser: BrowserOption = None,
+    timeout: Annotated[
+        str, typer.Option(help="When a page without an answer counts as hung.")
+    ] = "15m",
+    quiet: QuietOption = False,
+) -> None:
+    """Train a case file on one arm and write losses, norms, gradients and parameters.
+
+    Example: driver replay tiny.case.safetensors --arm wasm:threads=2 --out result.safetensors
+    """
+    spec, limit_s = parse_arm(arm), parse_duration(timeout)
+    if spec.name == "null":
+        raise UsageError("arm null does not train, so it has nothing to replay")
+    problem = replays.open_case(case, steps)
+    store.check_target(out.resolve())
+    if spec.name == "numpy":
+        result = replays.on_numpy(problem, str(spec.options["dtype"]))
+    else:
+        with Reporter(quiet) as reporter:
+            choice = browser_for(browser, reporter)
+            reporter.phase(f"{case.name} on {spec.name}", problem.steps)
+            result = interruptible(
+                replays.in_browser(
+                    problem, spec, choice, limit_s,
+                    lambda progress: reporter.step(progress.steps_done, progress.loss),
+                )
+            )  # fmt: skip
+    write_result(out, result)
+    print(f"{problem.steps} steps, last loss {result.losses[-1]:.6f}: {out}")
+
+
+def _requests(
+    preset_names: str,
+    arms: str,
+    pin: Path | None,
+    blocks: int | None,
+    seed: int | None,
+    corpus_file: str | None,
+    out: Path,
+    headed: bool,
+    require: str | None,
+    purpose: Purpose,
+    budget: str | None,
+) -> list[Request]:
+    """One request per preset; raises UsageError before anything has started."""
+    if require not in (None, "hardware"):
+        raise UsageError(f"--require {require}: only `hardware` can be required")
+    check_numbers(blocks, seed)
+    specs = parse_arms(arms)
+    if pin:
+        specs = pin_arms(specs, pin)
+    names = [name.strip() for name in preset_names.split(",")]
+    if not all(names):
+        raise UsageError(
+            f"--preset {preset_names!r} has an empty name; `driver presets` lists the names"
+        )
+    url = purpose.tracking_url
+    if url is not None and not re.fullmatch(r"https?://[^\s/]+(/\S*)?", url):
+        raise UsageError(f"--tracking-url {url!r}: expected http://… or https://…")
+    limit_s = parse_duration(budget) if budget else None
+    requests = []
+    for preset in map(presets.load, names):
+        requests.append(
+            Request(
+                preset=preset,
+                arms=specs,
+                corpus=corpus_for(preset, specs, corpus_file),
+                seed=preset.seed if seed is None else seed,
+                purpose=replace(
+                    purpose,
+                    blocks=blocks or preset.blocks,
+                    budget_s=limit_s or preset.budget_s,
+                ),
+                out=out,
+                headed=headed,
+            )
+        )
+    return requests

@@ -1,0 +1,122 @@
+"""What `driver kernels` found, as text."""
+
+from collections.abc import Iterable
+
+from rich.table import Table
+from rich.text import Text
+
+from driver.arms import TILE_OF
+from driver.kernels.case import sizes_label
+from driver.records import (
+    KernelReport,
+)
+from driver.report.terminal import add_row, new_console, number_text, text_of, write_line
+
+_WIDE = 100  # columns from which quartiles are shown
+_LEGEND = (
+    "error/bound: largest error against float64 over its forward bound, at most 1. chunks: forks "
+    "of one call / pieces of work in them. share: of the roofline around each sample, which is "
+    "multiply-adds on registers for GFLOP/s, a triad over as much memory for GB/s."
+)
+_Cells = tuple[str, str, tuple[str | Text, ...], tuple[float, float] | None]
+
+
+def kernels(found: KernelReport, width: int = 100, colour: bool = False) -> str:
+    """What `driver kernels` measured: kernel by kernel a line per shape, the best tile marked."""
+    console = new_console(width, colour)
+    write_line(console, found.arm.replace(":", "  ", 1).replace("+", " "), "bold")
+    load = number_text(found.load_before.get("load_1min"))
+    write_line(console, f"{found.ran.get('threads')} thread(s), load {load or 'not known'}")
+    console.print()
+    if found.fork:
+        fork, (low, high) = found.fork, found.fork.fork_us_quartiles
+        words = f"a fork and join of {fork.threads} thread(s): {fork.fork_us:.3g} µs"
+        times = f"{len(fork.samples_ms)} samples of {fork.forks_per_sample}"
+        write_line(console, f"{words} ({low:.3g}–{high:.3g}), {times}")
+        for uneven in fork.uneven:
+            slow = uneven.by_thread[uneven.slow_thread]
+            write_line(
+                console,
+                f"thread {uneven.slow_thread} {uneven.slowness} times slower than the others: it "
+                f"ran {slow} of {uneven.chunks} chunks, they {sum(uneven.by_thread) - slow}",
+            )
+        return text_of(console)
+    wide = width >= _WIDE
+    table = Table(box=None, pad_edge=False)
+    for heading in ("kernel, shape", "tile", "chunks", "error/bound", "speed", "quartiles",
+                    "share", ""):  # fmt: skip
+        if wide or heading != "quartiles":
+            left = heading in ("kernel, shape", "tile", "")
+            table.add_column(heading, justify="left" if left else "right", no_wrap=True)
+    group = None
+    for kernel, unit, cells, spread in [*_product_cells(found), *_operation_cells(found)]:
+        lines = [cells]
+        if kernel != group:
+            lines.insert(0, (Text(kernel, style="bold"), "", "", "", unit, "", ""))
+            group = kernel
+        for line in lines:
+            extra = [_spread(spread) if line is cells else ""] if wide else []
+            add_row(table, *line[:5], *extra, *line[5:])
+    console.print(table)
+    console.print()
+    for reason in _kernel_failures(found):
+        write_line(console, f"FAIL: {reason}", "bold red")
+    write_line(console, _LEGEND)
+    return text_of(console)
+
+
+def _product_cells(found: KernelReport) -> Iterable[_Cells]:
+    """Kernel, unit, cells and quartiles of every product's line."""
+    best: dict[tuple[object, ...], float] = {}
+    for row in found.rows:
+        key = (row.kernel.product, row.kernel.M, row.kernel.N, row.kernel.K)
+        best[key] = max(best.get(key, 0.0), row.share or 0.0)
+    for row in sorted(found.rows, key=lambda row: list(TILE_OF).index(row.kernel.product)):
+        k = row.kernel
+        first = row.share and row.share == best[k.product, k.M, k.N, k.K]
+        cells = (
+            f"  {k.M}×{k.N}×{k.K}", k.tile if k.kernel == "blocked" else k.kernel,
+            _geometry(row.forks, row.chunks),
+            "same bits" if row.same_bits else number_text(row.error_over_bound), _speed(row.gflops),
+            f"{row.share:.0%}" if row.share else "", _failed(row.reason) or "best" * bool(first),
+        )  # fmt: skip
+        yield k.product, "GFLOP/s", cells, row.gflops_quartiles
+
+
+def _operation_cells(found: KernelReport) -> Iterable[_Cells]:
+    """The same of every other operation's line."""
+    for row in found.operations:
+        cells = (
+            f"  {sizes_label(row.sizes)}", "", _geometry(row.forks, row.chunks),
+            f"{row.error_over_bound:.2g}", _speed(row.rate),
+            f"{row.share:.0%}" if row.share else "", _failed(row.reason),
+        )  # fmt: skip
+        yield row.name, row.unit, cells, row.rate_quartiles
+
+
+def _geometry(forks: int | None, chunks: int | None) -> str:
+    return "" if forks is None else f"{forks}/{chunks}"
+
+
+def _speed(value: float | None) -> str:
+    return "" if value is None else f"{value:.3g}"
+
+
+def _spread(values: tuple[float, float] | None) -> str:
+    return f"{values[0]:.3g}–{values[1]:.3g}" if values else ""
+
+
+def _failed(reason: str | None) -> str | Text:
+    return Text("FAIL", style="bold red") if reason else ""
+
+
+def _kernel_failures(found: KernelReport) -> Iterable[str]:
+    """What is wrong with each kernel that is."""
+    for row in found.rows:
+        if row.reason:
+            k = row.kernel
+            tile = k.tile if k.kernel == "blocked" else k.kernel
+            yield f"{k.product} {k.M}×{k.N}×{k.K} {tile}: {row.reason}"
+    for other in found.operations:
+        if other.reason:
+            yield f"{other.name} {sizes_label(other.sizes)}: {other.reason}"

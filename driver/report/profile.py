@@ -1,0 +1,55 @@
+"""Where a step's time goes, as text."""
+
+from rich.console import Console
+from rich.table import Table
+
+from driver.records import (
+    ArmPlan,
+    Profile,
+)
+from driver.report.terminal import add_row, number_text, percent_text, write_line
+
+
+def profile_of(console: Console, arm: ArmPlan) -> None:
+    """Where a step's time goes, the longest first, or why that is not known; else nothing."""
+    profile = arm.profile
+    if profile:
+        write_line(console, f"profile of {arm.side} {arm.name}", "bold")
+        console.print(_profile_table(profile))
+        write_line(console, _cost_line(profile))
+    elif arm.profile_reason:
+        write_line(console, f"no profile of {arm.side} {arm.name}: {arm.profile_reason}")
+    if profile or arm.profile_reason:
+        console.print()
+
+
+def _profile_table(profile: Profile) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("operation", "calls", "ms/step", "share", "GFLOP/s"):
+        left = heading == "operation"
+        table.add_column(heading, justify="left" if left else "right", overflow="fold")
+    for op in sorted(profile.ops, key=lambda op: -op.ms):
+        add_row(
+            table,
+            op.op,
+            str(op.calls),
+            number_text(op.ms),
+            percent_text(op.share),
+            number_text(op.gflops),
+        )
+    whole, outside = profile.wall_profiled_ms, profile.uncovered_ms
+    share = outside / whole if whole else None
+    add_row(table, "outside of them", "", number_text(outside), percent_text(share), "")
+    return table
+
+
+def _cost_line(profile: Profile) -> str:
+    cost, spread = profile.cost, profile.cost_range
+    words = "not known" if cost is None else f"{cost - 1:+.1%} of a step"
+    if spread:
+        words += f" ({spread[0] - 1:+.1%} to {spread[1] - 1:+.1%} over {profile.rounds} round(s))"
+    return (
+        f"the profiler's own cost: {words}; {number_text(profile.wall_ms)} ms/step without it, "
+        f"{number_text(profile.wall_profiled_ms)} with it, "
+        f"windows of {profile.samples.steps} step(s)"
+    )
