@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
+from driver.draws import Init, Offsets
 from driver.errors import PresetError, UsageError
 from driver.layout import PRESETS
 from driver.records import ModelConfig, Record
@@ -38,6 +39,9 @@ class Preset(ModelConfig):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="a plain word")
     description: str = Field(max_length=500)
     seed: int = Field(ge=0, lt=2**53, description="of weights, batch offsets and slot order")
+    # Files must have these two and corpus_hint; plans of older receipts do not.
+    init: Init = Field(default="philox", description="weights; mulberry32 is with Box-Muller")
+    offsets: Offsets = Field(default="philox", description="where sequences begin")
     warmup_steps: int = Field(ge=0, le=100_000, description="unmeasured steps at a slot's start")
     warmup_ms: float = Field(
         ge=0, le=600_000, allow_inf_nan=False, description="least warm-up time on a GPU arm"
@@ -52,6 +56,11 @@ class Preset(ModelConfig):
     memory64: bool = Field(description="a WASM arm must have 64-bit addresses")
     corpus_sha256: str = Field(
         pattern=r"^([0-9a-f]{64})?$", description="the only corpus allowed; empty allows any"
+    )
+    corpus_hint: str = Field(
+        default="",
+        max_length=300,
+        description="its size and where it is found; empty where any is allowed",
     )
 
     @field_validator("budget")

@@ -1,4 +1,7 @@
-"""`driver replay`: a case on one arm, its result in a file for comparison with an oracle."""
+"""`driver replay`: a case, or a preset's own problem, on one arm; its result in a file.
+
+For comparison with an oracle, or with a curve that somebody has published.
+"""
 
 from pathlib import Path
 
@@ -7,13 +10,16 @@ import numpy as np
 from driver.arms import ArmSpec, resolve
 from driver.browser import BrowserChoice, BrowserSession
 from driver.cases import Case, Result, read_case
+from driver.corpus import Corpus
 from driver.errors import CaseError, SlotError, Unsupported
 from driver.jobs import JobMaker, curve, open_op, read_op, train_op
 from driver.measure import run_job
 from driver.prepare import OnProgress, probe
+from driver.presets import Preset
 from driver.reference import Reference
 from driver.server import JobServer
 from driver.tensors import flatten
+from driver.workload import Workload
 
 
 def open_case(path: Path, steps: int | None) -> Case:
@@ -24,6 +30,16 @@ def open_case(path: Path, steps: int | None) -> Case:
     if not 1 <= steps <= case.steps:
         raise CaseError(f"--steps {steps}: {path} has {case.steps} steps")
     return Case(case.config, case.tokens[:steps], case.state)
+
+
+def preset_case(preset: Preset, corpus: Corpus, steps: int | None, seed: int | None) -> Case:
+    """The problem that a preset's slots train: weights and batches drawn from its seed, or `seed`.
+
+    `steps` left open are those of its longest slot.
+    """
+    workload = Workload.draw(preset, corpus, preset.seed if seed is None else seed)
+    longest = preset.warmup_steps + preset.windows * preset.max_steps_per_window
+    return Case(workload.config, workload.batches(steps or longest), workload.state)
 
 
 def on_numpy(case: Case, dtype: str) -> Result:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from driver.draws import Init, NormalSource, normal_source
 from driver.records import ModelConfig, Product, TensorSlot
 
 ALIGN = 64
@@ -159,145 +160,35 @@ def unflatten(config: ModelConfig, flat: F32) -> State:
 def initial_state(config: ModelConfig, seed: int) -> State:
     """GPT-2 initialisation: normals of std 0.02, residual projections 0.02/sqrt(2L).
 
-    `attn.wqkv` is three (C,C) draws side by side. The same bits on every machine: see `normals`.
+    `attn.wqkv` is three (C,C) draws side by side. The same bits on every machine: see
+    `driver.draws`.
     """
     return unflatten(config, initial_flat(config, seed))
 
 
-def initial_flat(config: ModelConfig, seed: int) -> F32:
-    """The same as one flat array, drawn in place: a large model is in memory once."""
-    stream = np.random.Philox(key=seed)
+def initial_flat(config: ModelConfig, seed: int, init: Init = "philox") -> F32:
+    """The same as one flat array, drawn in place: a large model is in memory once.
+
+    `init` names the generator of the normals, see `driver.draws`.
+    """
+    draw = normal_source(init, seed)
     C, residual = config.d_model, 0.02 / math.sqrt(2 * config.n_layer)
     flat = np.zeros(flat_size(config), np.float32)
     for name, tensor in unflatten(config, flat).items():
         leaf = name.split(".", 2)[-1]
         if leaf == "attn.wqkv":
             for part in range(3):
-                _draw(stream, tensor[:, part * C : (part + 1) * C], 0.02)
+                _draw(draw, tensor[:, part * C : (part + 1) * C], 0.02)
         elif tensor.ndim == 2:
-            _draw(stream, tensor, residual if leaf in ("attn.wo", "mlp.w2") else 0.02)
+            _draw(draw, tensor, residual if leaf in ("attn.wo", "mlp.w2") else 0.02)
         elif name.endswith(".g"):
             tensor[:] = 1
     return flat
 
 
-def _draw(stream: np.random.BitGenerator, matrix: F32, std: float) -> None:
+def _draw(draw: NormalSource, matrix: F32, std: float) -> None:
     """Fills a matrix row by row."""
     rows = max(1, DRAW // matrix.shape[1])
     for row in range(0, matrix.shape[0], rows):
         part = matrix[row : row + rows]
-        part[:] = (normals(stream, part.size) * std).reshape(part.shape)
-
-
-def normals(stream: np.random.BitGenerator, count: int) -> NDArray[np.float64]:
-    """`count` standard normals (float64) from raw 64-bit draws, the same bits everywhere.
-
-    NumPy keeps a bit generator's raw stream stable across versions and platforms, but not what
-    `Generator` makes of it, and log and cos differ in the last bit between C libraries. So this
-    inverts the normal distribution with additions, multiplications, divisions and square roots
-    alone, which IEEE 754 rounds the same way everywhere.
-    Source: Wichura 1988, algorithm AS 241 (PPND16), relative accuracy about 1e-16.
-    """
-    p = ((stream.random_raw(count) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-    p = np.minimum(p, 1 - 2.0**-53)  # the largest draw would round to 1
-    q = p - 0.5
-    central = np.abs(q) <= 0.425
-    x = np.empty(count)
-    r = 0.180625 - q[central] ** 2
-    x[central] = q[central] * _ratio(r, _A, _B)
-
-    outer = ~central
-    tail = np.minimum(p[outer], 1 - p[outer])
-    r = np.sqrt(-_log(tail))
-    near = r <= 5
-    value = np.empty(r.size)
-    value[near] = _ratio(r[near] - 1.6, _C, _D)
-    value[~near] = _ratio(r[~near] - 5, _E, _F)
-    x[outer] = np.where(q[outer] < 0, -value, value)
-    return x
-
-
-def _ratio(
-    x: NDArray[np.float64], above: tuple[float, ...], below: tuple[float, ...]
-) -> NDArray[np.float64]:
-    """Quotient of two polynomials, coefficients from the constant term up (Horner)."""
-    num, den = np.zeros_like(x), np.zeros_like(x)
-    for a, b in zip(reversed(above), reversed(below), strict=True):
-        num = num * x + a
-        den = den * x + b
-    return np.asarray(num / den)
-
-
-def _log(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Natural logarithm from arithmetic alone: log m·2^e with 2·atanh((m−1)/(m+1)) for log m."""
-    m, e = np.frexp(x)
-    low = m < math.sqrt(0.5)
-    m, e = np.where(low, 2 * m, m), np.where(low, e - 1, e)
-    s = (m - 1) / (m + 1)
-    square, series = s * s, np.zeros_like(s)
-    for k in range(25, -1, -2):
-        series = series * square + 1 / k
-    return np.asarray(2 * s * series + e * 0.6931471805599453)
-
-
-# Wichura 1988, table of PPND16: central region, then r <= 5, then r > 5.
-_A = (
-    3.3871328727963666080e0,
-    1.3314166789178437745e2,
-    1.9715909503065514427e3,
-    1.3731693765509461125e4,
-    4.5921953931549871457e4,
-    6.7265770927008700853e4,
-    3.3430575583588128105e4,
-    2.5090809287301226727e3,
-)
-_B = (
-    1.0,
-    4.2313330701600911252e1,
-    6.8718700749205790830e2,
-    5.3941960214247511077e3,
-    2.1213794301586595867e4,
-    3.9307895800092710610e4,
-    2.8729085735721942674e4,
-    5.2264952788528545610e3,
-)
-_C = (
-    1.42343711074968357734e0,
-    4.63033784615654529590e0,
-    5.76949722146069140550e0,
-    3.64784832476320460504e0,
-    1.27045825245236838258e0,
-    2.41780725177450611770e-1,
-    2.27238449892691845833e-2,
-    7.74545014278341407640e-4,
-)
-_D = (
-    1.0,
-    2.05319162663775882187e0,
-    1.67638483018380384940e0,
-    6.89767334985100004550e-1,
-    1.48103976427480074590e-1,
-    1.51986665636164571966e-2,
-    5.47593808499534494600e-4,
-    1.05075007164441684324e-9,
-)
-_E = (
-    6.65790464350110377720e0,
-    5.46378491116411436990e0,
-    1.78482653991729133580e0,
-    2.96560571828504891230e-1,
-    2.65321895265761230930e-2,
-    1.24266094738807843860e-3,
-    2.71155556874348757815e-5,
-    2.01033439929228813265e-7,
-)
-_F = (
-    1.0,
-    5.99832206555887937690e-1,
-    1.36929880922735805310e-1,
-    1.48753612908506148525e-2,
-    7.86869131145613259100e-4,
-    1.84631831751005468180e-5,
-    1.42151175831644588870e-7,
-    2.04426310338993978564e-15,
-)
+        part[:] = (draw(part.size) * std).reshape(part.shape)

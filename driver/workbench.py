@@ -8,12 +8,13 @@ import numpy as np
 
 from driver.arms import AUTO, TILE_OF, TILES, ArmSpec
 from driver.browser import BrowserSession
+from driver.draws import normals
 from driver.errors import SlotError, Unsupported
 from driver.jobs import NO_MODEL, JobMaker, kernel_op, open_op, roofline_op
 from driver.measure import JobOutcome, run_job
 from driver.records import ArmJob, Kernel, KernelSamples, ModelConfig, Op, Product, Roofline
 from driver.server import JobServer
-from driver.tensors import F32, StepProduct, normals, products
+from driver.tensors import F32, StepProduct, products
 
 ROOFLINE_SAMPLES = 9
 TUNING_SAMPLES = 3

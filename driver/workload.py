@@ -39,7 +39,7 @@ class Workload:
     def draw(cls, preset: Preset, corpus: Corpus, seed: int) -> "Workload":
         """Draws the initial state from the seed."""
         config = preset.model
-        flat = initial_flat(config, seed)
+        flat = initial_flat(config, seed, preset.init)
         flat.flags.writeable = False  # the server offers these very bytes
         digest = hashlib.sha256(flat.astype("<f4", copy=False).data).hexdigest()
         state = unflatten(config, flat)
@@ -47,7 +47,7 @@ class Workload:
 
     def batches(self, steps: int) -> NDArray[np.int32]:
         """The first `steps` batches, int32 (steps, B, T+1)."""
-        return batches(self.corpus, self.config, steps, self.seed)
+        return batches(self.corpus, self.config, steps, self.seed, self.preset.offsets)
 
 
 @dataclass

@@ -1,7 +1,8 @@
 """Shared fixtures: the browser and the page's server; the oracle's cases and the text, if any."""
 
 import shutil
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import hypothesis
 import pytest
 import pytest_asyncio
 
+from driver import cli
 from driver.browser import BrowserChoice, BrowserSession, find_browser
 from driver.layout import PRESETS, WEB
 from driver.server import JobServer
@@ -84,6 +86,22 @@ async def broken(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Any]
     yield serve
     for server in running:
         await server.__aexit__(None, None, None)
+
+
+@pytest.fixture
+def driver(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Runs `driver …` in this process; gives exit code, stdout and stderr."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["driver", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return run
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ ORDER = [
     "errors",
     "layout",
     "records",
+    "draws",  # generators of weights and offsets, in arithmetic alone
     "tensors",  # before presets, which estimates memory from it
     "presets",
     "arms",
@@ -56,7 +57,17 @@ ORDER = [
 ]
 EXEMPT = {"__init__", "__main__"}  # the package's version; the way in
 
-MATHS = ["tensors", "schedule", "reference", "parity", "stats", "profile", "receipt", "report"]
+MATHS = [
+    "draws",
+    "tensors",
+    "schedule",
+    "reference",
+    "parity",
+    "stats",
+    "profile",
+    "receipt",
+    "report",
+]
 IO_MODULES = {
     "aiohttp",
     "asyncio",

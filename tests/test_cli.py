@@ -23,20 +23,6 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs `driver …` in this process; gives exit code, stdout and stderr."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["driver", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        return int(ended.value.code or 0), out, err
-
-    return run
-
-
-@pytest.fixture
 def case(tmp_path: Path) -> Path:
     """A small case file."""
     config = ModelConfig(

@@ -22,6 +22,7 @@ STEADY = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 NAMES = ("tiny", "small", "medium", "large", "xl", "behemoth")
+OLD = ("receipt-2026-09-02", "receipt-2026-09-02-clip")
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ def refusal(file: str) -> str:
 
 
 def test_names_are_listed_from_small_to_large() -> None:
-    assert presets.names() == NAMES
+    assert presets.names() == NAMES + OLD
 
 
 @pytest.mark.parametrize(
@@ -82,11 +83,34 @@ def test_shape_and_recipe(name: str, shape: tuple[int, ...]) -> None:
     assert preset.memory64 == (name == "behemoth")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES + OLD)
 def test_files_are_flat_and_complete(name: str) -> None:
     keys = tomllib.loads((PRESETS / f"{name}.toml").read_text())
     assert set(keys) == set(Preset.model_fields)
     assert not any(isinstance(value, dict | list) for value in keys.values())
+
+
+@pytest.mark.parametrize(("name", "clip"), [(OLD[0], 0.0), (OLD[1], 1.0)])
+def test_the_old_receipts_recipe(name: str, clip: float) -> None:
+    preset, large = presets.load(name), presets.load("large")
+    assert preset.model == large.model.model_copy(update={"grad_clip": clip})
+    assert (preset.seed, preset.init, preset.offsets) == (42, "mulberry32", "hashed")
+    assert (large.init, large.offsets, large.corpus_sha256) == ("philox", "philox", "")
+    # A slot is 20 steps from the initial state, whatever the machine's speed.
+    assert (preset.warmup_steps, preset.windows, preset.max_steps_per_window) == (0, 20, 1)
+    assert preset.corpus_sha256.startswith("86c4e6aa")
+
+
+def test_plans_from_before_the_generators_had_names() -> None:
+    plain = presets.load("tiny")
+    kept = {k: v for k, v in plain.model_dump().items()
+            if k not in ("init", "offsets", "corpus_hint")}  # fmt: skip
+    assert Preset.model_validate(kept) == plain
+
+
+def test_unknown_generators(write) -> None:
+    assert 'init = "mt19937"' in refusal(write(init='"mt19937"'))
+    assert "offsets" in refusal(write(offsets=None))
 
 
 def test_budgets() -> None:

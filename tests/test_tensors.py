@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtri
 
-from driver import presets, tensors
+from driver import draws, presets, tensors
 from driver.records import ModelConfig
 
 # A busy machine is no failure.
@@ -160,9 +160,9 @@ def test_wqkv_is_three_square_draws_side_by_side() -> None:
     config = model(n_layer=1)
     C = config.d_model
     stream = np.random.Philox(key=7)
-    tensors.normals(stream, (config.vocab + config.ctx) * C)  # wte and wpe come first
+    draws.normals(stream, (config.vocab + config.ctx) * C)  # wte and wpe come first
     q, k, v = (
-        (tensors.normals(stream, C * C) * 0.02).astype(np.float32).reshape(C, C) for _ in range(3)
+        (draws.normals(stream, C * C) * 0.02).astype(np.float32).reshape(C, C) for _ in range(3)
     )
     wqkv = tensors.initial_state(config, 7)["h.0.attn.wqkv"]
     np.testing.assert_array_equal(wqkv, np.hstack([q, k, v]))
@@ -171,7 +171,7 @@ def test_wqkv_is_three_square_draws_side_by_side() -> None:
 def test_normals_agree_with_another_inverse_of_the_distribution() -> None:
     raw = np.random.Philox(key=3).random_raw(100_000)
     p = ((raw >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
-    x = tensors.normals(np.random.Philox(key=3), 100_000)
+    x = draws.normals(np.random.Philox(key=3), 100_000)
     np.testing.assert_allclose(x, ndtri(p), rtol=1e-13, atol=1e-15)
 
 
@@ -183,7 +183,7 @@ class Extremes:
 
 
 def test_normals_stay_finite_in_the_far_tails() -> None:
-    low, high, below, above = tensors.normals(Extremes(), 4)  # type: ignore[arg-type]
+    low, high, below, above = draws.normals(Extremes(), 4)  # type: ignore[arg-type]
     assert low == pytest.approx(ndtri(2.0**-54), rel=1e-14)
     assert 8 < high < 8.5  # the largest draw's p must not round to 1
     assert -1e-15 < below <= 0 <= above < 1e-15
@@ -191,7 +191,7 @@ def test_normals_stay_finite_in_the_far_tails() -> None:
 
 def test_moments_of_the_normals() -> None:
     n = 400_000
-    x = tensors.normals(np.random.Philox(key=11), n)
+    x = draws.normals(np.random.Philox(key=11), n)
     assert abs(x.mean()) < 5 / math.sqrt(n)
     assert x.var() == pytest.approx(1, abs=5 * math.sqrt(2 / n))
     assert abs((x**3).mean()) < 5 * math.sqrt(15 / n)

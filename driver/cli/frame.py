@@ -73,8 +73,10 @@ def corpus_for(
     """What the preset trains on; raises UsageError where it cannot train on that or these arms."""
     if preset.memory64 and any(spec.name == "wasm" for spec in specs):
         raise UsageError(f"preset {preset.name} needs Memory64; use the arm wasm64 instead of wasm")
+    if preset.corpus_sha256 and corpus_file is None:
+        raise UsageError(corpus.demand(preset.corpus_sha256, preset.corpus_hint))
     text = corpus.load(corpus_file)
-    corpus.check(text, preset.model, preset.corpus_sha256)
+    corpus.check(text, preset.model, preset.corpus_sha256, preset.corpus_hint)
     return text
 
 

@@ -15,8 +15,8 @@ from driver import (
     store,
 )
 from driver import replay as replays
-from driver.arms import parse_arm, parse_arms
-from driver.cases import write_result
+from driver.arms import ArmSpec, parse_arm, parse_arms
+from driver.cases import Case, write_result
 from driver.cli.frame import (
     BlocksOption,
     BrowserOption,
@@ -122,33 +122,40 @@ def run(
 
 
 def replay(
-    case: Annotated[Path, typer.Argument(help="A *.case.safetensors file.")],
+    case: Annotated[
+        str, typer.Argument(help="A *.case.safetensors file, or a preset: its name or *.toml file.")
+    ],
     arm: Annotated[
         str, typer.Option(help="numpy, numpy:dtype=float32, wasm, wasm64, webgpu, with options.")
     ],
     out: Annotated[Path, typer.Option(help="Where the result goes.")],
-    steps: Annotated[int | None, typer.Option(help="Only the first N steps.")] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(help="Only the first N steps; a preset has those of its longest slot."),
+    ] = None,
+    seed: SeedOption = None,
+    corpus_file: CorpusOption = None,
     browser: BrowserOption = None,
     timeout: Annotated[
         str, typer.Option(help="When a page without an answer counts as hung.")
     ] = "15m",
     quiet: QuietOption = False,
 ) -> None:
-    """Train a case file on one arm and write losses, norms, gradients and parameters.
+    """Train a case or a preset's problem on one arm; write losses, norms, gradients, parameters.
 
     Example: driver replay tiny.case.safetensors --arm wasm:threads=2 --out result.safetensors
     """
     spec, limit_s = parse_arm(arm), parse_duration(timeout)
     if spec.name == "null":
         raise UsageError("arm null does not train, so it has nothing to replay")
-    problem = replays.open_case(case, steps)
+    problem = _problem(case, spec, steps, seed, corpus_file)
     store.check_target(out.resolve())
     if spec.name == "numpy":
         result = replays.on_numpy(problem, str(spec.options["dtype"]))
     else:
         with Reporter(quiet) as reporter:
             choice = browser_for(browser, reporter)
-            reporter.phase(f"{case.name} on {spec.name}", problem.steps)
+            reporter.phase(f"{Path(case).name} on {spec.name}", problem.steps)
             result = interruptible(
                 replays.in_browser(
                     problem, spec, choice, limit_s,
@@ -157,6 +164,24 @@ def replay(
             )  # fmt: skip
     write_result(out, result)
     print(f"{problem.steps} steps, last loss {result.losses[-1]:.6f}: {out}")
+
+
+def _problem(
+    case: str, spec: ArmSpec, steps: int | None, seed: int | None, corpus_file: str | None
+) -> Case:
+    """What to replay: a case file's problem, or a preset's; raises UsageError."""
+    if case not in presets.names() and not case.endswith(".toml"):
+        if seed is not None or corpus_file is not None:
+            raise UsageError(
+                f"{case} is a case file: it has its own weights and batches, so --seed and "
+                "--corpus do not apply"
+            )
+        return replays.open_case(Path(case), steps)
+    check_numbers(None, seed)
+    if steps is not None and not 1 <= steps <= 100_000:
+        raise UsageError(f"--steps {steps}: expected 1 to 100000")
+    preset = presets.load(case)
+    return replays.preset_case(preset, corpus_for(preset, (spec,), corpus_file), steps, seed)
 
 
 def _requests(

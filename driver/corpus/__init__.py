@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from driver.corpus.text import SIZE_BYTES, EntropyRate, entropy_rate, generate
+from driver.draws import Offsets, hashed_offsets
 from driver.errors import CorpusError
 from driver.records import ModelConfig, Record
 
@@ -63,15 +64,24 @@ def load(path: str | None = None, seed: int = 0) -> Corpus:
     return _corpus(file.name, data, None)
 
 
-def check(corpus: Corpus, config: ModelConfig, required_sha256: str = "") -> None:
+def demand(required_sha256: str, hint: str) -> str:
+    """What a preset that names its corpus asks for, and how a person gets there."""
+    return (
+        f"the preset trains only on the corpus with SHA-256 {required_sha256}"
+        f"{f' ({hint})' if hint else ''}; name that file with --corpus FILE"
+    )
+
+
+def check(corpus: Corpus, config: ModelConfig, required_sha256: str = "", hint: str = "") -> None:
     """Refuse a corpus on which `config` cannot train, or another one than the preset names.
 
-    `required_sha256` is a preset's `corpus_sha256`; empty allows any. Raises CorpusError.
+    `required_sha256` and `hint` are a preset's `corpus_sha256` and `corpus_hint`; an empty digest
+    allows any. Raises CorpusError.
     """
     if required_sha256 and corpus.sha256 != required_sha256:
         raise CorpusError(
-            f"the preset trains only on the corpus with SHA-256 {required_sha256}, but "
-            f"{corpus.name} has {corpus.sha256}; name that corpus, or set corpus_sha256 to it"
+            f"corpus {corpus.name} has SHA-256 {corpus.sha256} and {len(corpus.data):,} bytes; "
+            + demand(required_sha256, hint)
         )
     if len(corpus.data) < config.ctx + 1:
         raise CorpusError(
@@ -88,8 +98,10 @@ def check(corpus: Corpus, config: ModelConfig, required_sha256: str = "") -> Non
             )
 
 
-def batches(corpus: Corpus, config: ModelConfig, steps: int, seed: int) -> NDArray[np.int32]:
-    """Tokens of `steps` batches, int32 (steps, B, T+1), from uniformly drawn offsets.
+def batches(
+    corpus: Corpus, config: ModelConfig, steps: int, seed: int, offsets: Offsets = "philox"
+) -> NDArray[np.int32]:
+    """Tokens of `steps` batches, int32 (steps, B, T+1), from uniformly drawn or hashed offsets.
 
     A longer request begins with the same batches. Raises CorpusError where `check` does.
     """
@@ -97,8 +109,11 @@ def batches(corpus: Corpus, config: ModelConfig, steps: int, seed: int) -> NDArr
     T, B = config.ctx, config.batch
     text = np.frombuffer(corpus.data, np.uint8)
     windows = np.lib.stride_tricks.sliding_window_view(text, T + 1)
-    stream = np.random.Philox(key=seed + KEY)
-    chosen = windows[uniform(stream, bound=len(windows), count=steps * B)]
+    if offsets == "hashed":
+        chosen = windows[hashed_offsets(seed, len(windows), steps, B).reshape(-1)]
+    else:
+        stream = np.random.Philox(key=seed + KEY)
+        chosen = windows[uniform(stream, bound=len(windows), count=steps * B)]
     return chosen.astype(np.int32).reshape(steps, B, T + 1)
 
 

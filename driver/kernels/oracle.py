@@ -12,9 +12,10 @@ import math
 import numpy as np
 
 from driver import reference
+from driver.draws import normals
 from driver.kernels.case import Arrays, Case
 from driver.kernels.running import F64
-from driver.tensors import F32, normals, table
+from driver.tensors import F32, table
 
 Stream = np.random.BitGenerator
 STEP = 3  # AdamW's step number: both corrections count
