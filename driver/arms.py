@@ -30,12 +30,15 @@ class Option:
     aliases: tuple[tuple[str, str], ...] = ()
     auto: bool = False
     numbers: bool = False
+    text: bool = False
 
     def parse(self, arm: str, key: str, text: str) -> Value:
         """The value that `text` means; raises ArmError."""
         text = dict(self.aliases).get(text, text)
         if self.auto and text == AUTO:
             return AUTO
+        if self.text:
+            return text
         if self.choices:
             listed = self.numbers and all(map(_is_finite_number, text.split("/")))
             if text not in self.choices and not listed:
@@ -131,6 +134,9 @@ OPTIONS: dict[str, dict[str, Option]] = {
         "dtype": Option("float64", "arithmetic", choices=("float64", "float32")),
     },
 }
+# Options without a default: they stand in the canonical form only where they are given.
+_SOURCE = {"source": Option("", "build from another revision or folder of this project", text=True)}
+UNSET = {"wasm": _SOURCE, "wasm64": _SOURCE, "webgpu": _SOURCE}
 MEANINGS = {
     "wasm": "C kernels compiled to WebAssembly, 32-bit addresses",
     "wasm64": "the same with 64-bit addresses (Memory64)",
@@ -179,6 +185,7 @@ def parse_arm(text: str) -> ArmSpec:
         hint = f"; did you mean {near[0]}?" if near else "."
         raise ArmError(f"unknown arm {name!r}{hint} Known arms: {', '.join(OPTIONS)}")
     table = OPTIONS[name]
+    allowed = table | UNSET.get(name, {})
     options = {key: option.default for key, option in table.items()}
     given: set[str] = set()
     for part in rest.split("+") if colon else []:
@@ -200,13 +207,13 @@ def parse_arm(text: str) -> ArmSpec:
                 if option not in given:
                     options[option] = table[option].parse(name, key, value)
             continue
-        if key not in table:
-            near = difflib.get_close_matches(key, table, 1)
+        if key not in allowed:
+            near = difflib.get_close_matches(key, allowed, 1)
             hint = f"; did you mean {near[0]}?" if near else "."
             raise ArmError(
-                f"arm {name}: unknown option {key!r}{hint} It has: {', '.join(table) or 'none'}"
+                f"arm {name}: unknown option {key!r}{hint} It has: {', '.join(allowed) or 'none'}"
             )
-        options[key] = table[key].parse(name, key, value)
+        options[key] = allowed[key].parse(name, key, value)
     return ArmSpec(name=name, options=options)
 
 

@@ -76,11 +76,14 @@ class Artifact(Record):
 # --------------------------------------------------------------------------- what callers use
 
 
-def build_wasm(simd: str, address: str, shared: bool = True) -> Artifact:
+def build_wasm(
+    simd: str, address: str, shared: bool = True, folder: Path | None = None
+) -> Artifact:
     """The module of one feature level ("scalar", "simd128", "relaxed") and address type.
 
     The address type is "wasm32" or "wasm64"; "wasm", the arm's name, means the former. Without
-    shared memory a module has no threads, and runs where a browser has none.
+    shared memory a module has no threads, and runs where a browser has none. `folder` holds
+    other sources than this project's own.
     """
     address = "wasm32" if address == "wasm" else address
     if simd not in SIMD or address not in ADDRESS:
@@ -90,7 +93,7 @@ def build_wasm(simd: str, address: str, shared: bool = True) -> Artifact:
         )
     name = f"gpt-{simd}-{address}{'' if shared else '-unshared'}.wasm"
     flags, link = _flags(simd, address, shared)
-    sources = _sources()
+    sources = _sources(folder or layout.WASM_SRC)
     key = _digest_of(
         [_FORMAT, _compiler(), *flags, "link", *link],
         [(path.name, path.read_bytes()) for path in sources],
@@ -112,10 +115,13 @@ def build_all() -> list[Artifact]:
         return list(pool.map(lambda kind: build_wasm(*kind), kinds))
 
 
-def gather_wgsl() -> dict[str, Artifact]:
-    """Every WGSL kernel by file name; nothing is compiled here, the browser does that."""
+def gather_wgsl(folder: Path | None = None) -> dict[str, Artifact]:
+    """Every WGSL kernel by file name, the project's own or those of another folder.
+
+    Nothing is compiled here, the browser does that.
+    """
     found: dict[str, Artifact] = {}
-    for path in sorted(layout.WEBGPU_SRC.glob("*.wgsl")):
+    for path in sorted((folder or layout.WEBGPU_SRC).glob("*.wgsl")):
         data = path.read_bytes()
         found[path.name] = Artifact(
             name=path.name,
@@ -130,7 +136,7 @@ def gather_wgsl() -> dict[str, Artifact]:
 
 def source_digest() -> str:
     """SHA-256 over names and bytes of all C and WGSL sources."""
-    paths = [*_sources(), *sorted(layout.WEBGPU_SRC.glob("*.wgsl"))]
+    paths = [*_sources(layout.WASM_SRC), *sorted(layout.WEBGPU_SRC.glob("*.wgsl"))]
     return _digest_of(["sources"], [(path.name, path.read_bytes()) for path in paths])
 
 
@@ -223,10 +229,10 @@ def _flags(simd: str, address: str, shared: bool) -> tuple[tuple[str, ...], tupl
     return (*target, *_COMPILE), ("-mwasm64", *link) if address == "wasm64" else link
 
 
-def _sources() -> list[Path]:
-    found = sorted([*layout.WASM_SRC.glob("*.c"), *layout.WASM_SRC.glob("*.h")])
+def _sources(folder: Path) -> list[Path]:
+    found = sorted([*folder.glob("*.c"), *folder.glob("*.h")])
     if not found:
-        raise BuildError(f"no C sources in {layout.WASM_SRC}; the installation is incomplete")
+        raise BuildError(f"no C sources in {folder}; the installation is incomplete")
     return found
 
 

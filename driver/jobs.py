@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from driver import build
+from driver import build, sources
 from driver.records import (
     ArmJob,
     Artifact,
@@ -100,18 +100,32 @@ class JobMaker:
         return unflatten(self.config, np.frombuffer(blob, "<f4"))
 
     def _assets_of(self, arm: ArmJob) -> dict[str, str]:
-        key = f"{arm.name} {arm.options.get('simd', '')}"
+        key = f"{arm.name} {arm.options.get('simd', '')} {arm.options.get('source', '')}"
         if arm.options.get("shared") == "off":
             key += " unshared"
         if key not in self._assets:
+            source = arm.options.get("source")
             self._assets[key] = {
-                logical: self._put(artifact) for logical, artifact in _needed(arm).items()
+                logical: self._put(artifact, source) for logical, artifact in _needed(arm).items()
             }
+            if source:
+                self._serve(str(source), arm.module)
         return self._assets[key]
 
-    def _put(self, artifact: build.Artifact) -> str:
-        self._artifacts[artifact.name] = Artifact(
-            name=artifact.name,
+    def _serve(self, source: str, module: str) -> None:
+        """Offers another source's page modules beside the page's own."""
+        files = sources.modules_of(source, module)
+        self._server.put_modules(source, files)
+        for name, data in files.items():
+            full = f"{source}/web/{name}"
+            self._artifacts[full] = Artifact(
+                name=full, sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data)
+            )
+
+    def _put(self, artifact: build.Artifact, source: object) -> str:
+        name = f"{source}/{artifact.name}" if source else artifact.name
+        self._artifacts[name] = Artifact(
+            name=name,
             sha256=artifact.sha256,
             size_bytes=artifact.bytes,
             flags=tuple(artifact.flags),
@@ -122,11 +136,16 @@ class JobMaker:
 
 def _needed(arm: ArmJob) -> dict[str, build.Artifact]:
     """Logical name → artefact, as web/README.md has it."""
+    source = arm.options.get("source")
+    root = sources.folder_of(str(source)) if source else None
     if arm.name in ("wasm", "wasm64"):
         simd, shared = str(arm.options["simd"]), arm.options.get("shared") != "off"
-        return {"wasm": build.build_wasm(simd, ADDRESS[arm.name], shared)}
+        return {
+            "wasm": build.build_wasm(simd, ADDRESS[arm.name], shared, root and root / "wasm_src")
+        }
     if arm.name == "webgpu":
-        return {f"wgsl/{name}": artifact for name, artifact in build.gather_wgsl().items()}
+        found = build.gather_wgsl(root and root / "webgpu_src")
+        return {f"wgsl/{name}": artifact for name, artifact in found.items()}
     return {}
 
 
@@ -135,9 +154,9 @@ def wasm_digest(arm: ArmJob) -> str:
     return _needed(arm)["wasm"].sha256
 
 
-def wgsl_digests() -> dict[str, str]:
-    """SHA-256 of every WGSL file by name."""
-    return {name: artifact.sha256 for name, artifact in build.gather_wgsl().items()}
+def wgsl_digests(arm: ArmJob) -> dict[str, str]:
+    """SHA-256 of every WGSL file that a WebGPU arm may load, by name."""
+    return {name.removeprefix("wgsl/"): found.sha256 for name, found in _needed(arm).items()}
 
 
 def read_refusal(config: ModelConfig) -> str | None:

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from driver.adapter import AdapterVerdict, judge_page
-from driver.arms import TILE_OF, ArmSpec, resolve
+from driver.arms import TILE_OF, ArmSpec, canonical, resolve
 from driver.browser import BrowserSession
 from driver.errors import SlotError, Unsupported, UsageError
 from driver.jobs import (
@@ -201,10 +201,14 @@ class Preparation:
         arm = resolve_here(spec, self.features, machine_facts().cores_usable)
         if not spec.is_wasm:
             return arm
-        if spec.canonical not in self._chosen:
+        # A source with the very same module is the same arm: noise must not choose between them.
+        asked = {key: value for key, value in spec.options.items() if key != "source"}
+        key = f"{canonical(spec.name, asked)} {wasm_digest(arm)}"
+        if key not in self._chosen:
             config = self.workload.config
-            self._chosen[spec.canonical] = await self.bench.tune(f"tune-{side}", arm, spec, config)
-        return self._chosen[spec.canonical]
+            self._chosen[key] = await self.bench.tune(f"tune-{side}", arm, spec, config)
+        chosen = {name: self._chosen[key].options[name] for name in TILE_OF.values()}
+        return arm.model_copy(update={"options": arm.options | chosen})
 
     async def _check(self, side: Side, arm: ArmJob) -> tuple[ArmParity, float, float, float]:
         """Parity at the teacher points and the round trip; also step, readback and overhead ms."""
@@ -401,7 +405,7 @@ def expected_echo(arm: ArmJob, workload: Workload) -> dict[str, Any]:
         echo["kernels"] = {key: arm.options[key] for key in TILE_OF}
         echo["tiles"] = {key: arm.options[key] for key in TILE_OF.values()}
     if arm.name == "webgpu":
-        echo["wgsl_sha256"] = wgsl_digests()
+        echo["wgsl_sha256"] = wgsl_digests(arm)
         echo["matmul"] = arm.options["matmul"]
     return echo
 

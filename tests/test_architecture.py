@@ -20,6 +20,7 @@ ORDER = [
     "tensors",  # before presets, which estimates memory from it
     "presets",
     "arms",
+    "sources",  # kernels and page modules of another revision or folder
     "axes",  # the ladder's rungs, in the arms' grammar
     "corpus",
     "schedule",

@@ -9,6 +9,8 @@ import { profile_samples } from "./profile.js";
 import { sentinel } from "./sentinel.js";
 import { fork_samples, kernel_samples, operation_samples, roofline, throughput } from "./workbench.js";
 
+// Of what web/README.md calls an arm. Another number: modules of the one before do not run here.
+const ARM_INTERFACE = 1;
 const PIECE = 16 << 20; // floats per request, either way: 64 MiB
 const HASH_LIMIT = 256 << 20; // bytes; crypto.subtle needs a copy of everything at once
 
@@ -56,6 +58,10 @@ async function fail(error) {
   if (failed) return;
   failed = true;
   const reason = { ...describe(error), op: current?.op ?? null };
+  const source = job?.arm?.options.source;
+  if (source && ["internal", "protocol"].includes(reason.kind)) {
+    reason.message += ` (arm of source=${source}: what this page asks for may be newer than that source)`;
+  }
   let end = {};
   try {
     end = await within(1000, summary());
@@ -84,9 +90,7 @@ async function summary() {
 
 const OPS = {
   async open() {
-    const module = job.arm.module;
-    if (!/^arm_[a-z0-9_]+\.js$/.test(module)) throw new ArmError("protocol", `no arm module: ${module}`);
-    const { open } = await import(`./${module}`);
+    const open = await arm_module(job.arm);
     if (job.tokens) tokens = await load_tokens(job.tokens);
     const began = performance.now();
     arm = await open(job, { bytes: (name) => asset(name, "arrayBuffer"), text: (name) => asset(name, "text") });
@@ -248,6 +252,18 @@ const OPS = {
     return { detail: throughput(workbench(), count) };
   },
 };
+
+// The arm's module, from the page's own folder or from another source's.
+async function arm_module({ module, options }) {
+  const { source } = options;
+  if (!/^arm_[a-z0-9_]+\.js$/.test(module)) throw new ArmError("protocol", `no arm module: ${module}`);
+  if (source !== undefined && !/^[a-z0-9-]+$/.test(source)) throw new ArmError("protocol", `no source: ${source}`);
+  const { open, ARM_INTERFACE: version = 1 } = await import(source ? `./source/${source}/${module}` : `./${module}`);
+  if (version !== ARM_INTERFACE || !open) {
+    throw new ArmError("protocol", `${module} has version ${version} of the arms' interface, this page ${ARM_INTERFACE}`);
+  }
+  return open;
+}
 
 function opened() {
   if (!arm) throw new ArmError("protocol", "no arm is open");

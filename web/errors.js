@@ -18,7 +18,8 @@ const NO_MEMORY = /allocat|out of memory/i;
 
 // Any thrown value → {kind, message}, a PageFailure without its `op`.
 export function describe(error) {
-  if (error instanceof ArmError) {
+  // By its name: a module of another source has a class of its own.
+  if (error instanceof ArmError || error?.name === "ArmError") {
     const kind = KINDS.includes(error.kind) ? error.kind : "internal";
     return { kind, message: error.message };
   }

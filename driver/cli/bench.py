@@ -13,7 +13,6 @@ from driver import (
     report,
     store,
 )
-from driver.arms import parse_arm
 from driver.axes import AXES, axis_of
 from driver.cli.frame import (
     BlocksOption,
@@ -24,6 +23,7 @@ from driver.cli.frame import (
     OutOption,
     QuietOption,
     SeedOption,
+    arm_for,
     browser_for,
     check_numbers,
     corpus_for,
@@ -63,7 +63,7 @@ def kernels_command(
     Example: driver kernels --arm wasm:tile=4x8 --op matmul --shapes preset:large,512x512x512
     """
     kernels.check_op(op)
-    spec = parse_arm(arm)
+    spec = arm_for(arm)
     if not spec.is_wasm:
         raise UsageError(f"--arm {arm}: only wasm and wasm64 have kernels to run apart")
     work = kernels.Work() if op == "fork" else kernels.parse_shapes(shapes, op)
@@ -110,7 +110,7 @@ def ladder_command(
     Example: driver ladder --preset small --axis simd --budget 10m
     """
     check_numbers(blocks, seed)
-    spec, loaded = parse_arm(arm), presets.load(preset)
+    spec, loaded = arm_for(arm), presets.load(preset)
     axis_of(spec, axis)
     request = ladder.Request(
         preset=loaded,

@@ -13,8 +13,9 @@ from driver import (
     __version__,
     corpus,
     presets,
+    sources,
 )
-from driver.arms import ArmSpec
+from driver.arms import ArmSpec, parse_arm
 from driver.browser import BrowserChoice, setup_browser
 from driver.errors import Interrupted, UsageError
 from driver.progress import Reporter
@@ -56,6 +57,11 @@ def _root(
     if version:
         print(f"driver {__version__}")
         raise typer.Exit
+
+
+def arm_for(text: str) -> ArmSpec:
+    """One arm as a person writes it, its source in the cache; raises ArmError and LackError."""
+    return sources.located(parse_arm(text))
 
 
 def check_numbers(blocks: int | None, seed: int | None) -> None:

@@ -8,7 +8,7 @@ import typer
 from driver import (
     presets,
 )
-from driver.arms import MEANINGS, OPTIONS
+from driver.arms import MEANINGS, OPTIONS, UNSET
 from driver.cli.frame import JsonOption
 from driver.errors import UsageError
 from driver.records import KernelReport, LadderReport, Receipt, Record
@@ -47,7 +47,7 @@ def arms_command(as_json: JsonOption = False) -> None:
                 "meaning": MEANINGS[name],
                 "options": {
                     key: {"default": o.default, "choices": list(o.choices), "meaning": o.meaning}
-                    for key, o in options.items()
+                    for key, o in (options | UNSET.get(name, {})).items()
                 },
             }
             for name, options in OPTIONS.items()
@@ -61,6 +61,8 @@ def arms_command(as_json: JsonOption = False) -> None:
             if not option.choices:
                 choices = "a number | auto" if option.auto else "a number"
             print(f"    {key}={option.default}  {option.meaning} ({choices})")
+        for key, option in UNSET.get(name, {}).items():
+            print(f"    {key}=REV|DIR  {option.meaning}")
     print("\nwasm and wasm64: kernels=naive | forward | forward-dA | forward-dA-dB sets the three")
     print("products together; an mm_ option beside it wins.")
     print("Arms are separated by `,`; options follow `:` and are joined by `+`:")

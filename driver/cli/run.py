@@ -12,10 +12,11 @@ from driver import (
     layout,
     presets,
     report,
+    sources,
     store,
 )
 from driver import replay as replays
-from driver.arms import ArmSpec, parse_arm, parse_arms
+from driver.arms import ArmSpec, parse_arms
 from driver.cases import Case, write_result
 from driver.cli.frame import (
     BlocksOption,
@@ -26,6 +27,7 @@ from driver.cli.frame import (
     OutOption,
     QuietOption,
     SeedOption,
+    arm_for,
     browser_for,
     check_numbers,
     corpus_for,
@@ -145,7 +147,7 @@ def replay(
 
     Example: driver replay tiny.case.safetensors --arm wasm:threads=2 --out result.safetensors
     """
-    spec, limit_s = parse_arm(arm), parse_duration(timeout)
+    spec, limit_s = arm_for(arm), parse_duration(timeout)
     if spec.name == "null":
         raise UsageError("arm null does not train, so it has nothing to replay")
     problem = _problem(case, spec, steps, seed, corpus_file)
@@ -201,7 +203,8 @@ def _requests(
     if require not in (None, "hardware"):
         raise UsageError(f"--require {require}: only `hardware` can be required")
     check_numbers(blocks, seed)
-    specs = parse_arms(arms)
+    first, second = parse_arms(arms)
+    specs = (sources.located(first), sources.located(second))
     if pin:
         specs = pin_arms(specs, pin)
     names = [name.strip() for name in preset_names.split(",")]

@@ -10,7 +10,7 @@ import hmac
 import logging
 import re
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -74,6 +74,7 @@ class JobServer:
         self.sizes = {name: len(data) for name, data in self._files.items()}
         self._token = secrets.token_urlsafe(24)
         self._data: dict[str, bytes | memoryview | Path] = {}
+        self._sources: dict[tuple[str, str], bytes] = {}
         self._jobs: dict[str, JobHandle] = {}
         self._runner: web.AppRunner | None = None
         self._origins: tuple[str, ...] = ()
@@ -83,6 +84,7 @@ class JobServer:
         routes = app.router
         routes.add_get("/{token}/", self._get_page)
         routes.add_get("/{token}/{file}", self._get_page)
+        routes.add_get("/{token}/source/{source}/{file}", self._get_module)
         routes.add_get("/{token}/jobs/{job}/job.json", self._get_job)
         routes.add_get("/{token}/data/{digest}/{name:.+}", self._get_data)
         routes.add_post("/{token}/jobs/{job}/progress", self._post_progress)
@@ -130,6 +132,10 @@ class JobServer:
         url = f"data/{key[:16]}/{quote(name)}"
         self._data[url] = data
         return url
+
+    def put_modules(self, source: str, files: Mapping[str, bytes]) -> None:
+        """Offer page modules of another source under `source/NAME/`, exactly these files."""
+        self._sources |= {(source, name): data for name, data in files.items()}
 
     def drop(self, url: str) -> None:
         """Forget what `put` returned `url` for."""
@@ -200,6 +206,13 @@ class JobServer:
     async def _get_page(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info.get("file", "index.html")
         data = self._files.get(name)
+        if data is None:
+            raise RefusedError(404, "not found")
+        return web.Response(body=data, headers={"Content-Type": _mime(name)})
+
+    async def _get_module(self, request: web.Request) -> web.StreamResponse:
+        source, name = request.match_info["source"], request.match_info["file"]
+        data = self._sources.get((source, name))
         if data is None:
             raise RefusedError(404, "not found")
         return web.Response(body=data, headers={"Content-Type": _mime(name)})
