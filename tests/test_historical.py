@@ -5,15 +5,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import receipts
 from safetensors import numpy as safetensors
 
-from driver import corpus, presets, replay
+from driver import corpus, presets, receipt, replay, report
 from driver.arms import parse_arm
 from driver.browser import BrowserChoice
 from driver.cases import Case, Result
+from driver.records import Receipt
+from driver.report import historical
 from driver.workload import Workload, reference_curve
 
 Run = Callable[..., tuple[int, str, str]]
+RUNS = [receipt.parse(run.sealed()) for run in receipts.everything().values()]
 
 # Losses of a float32 replay by an independent program; the last is the receipt's 3.7489.
 LOSSES = [
@@ -105,3 +109,60 @@ def test_a_case_file_has_its_own_weights(driver: Run) -> None:
     code, _, err = driver("replay", "a.safetensors", "--arm", "numpy", "--out", "b", "--seed", 3)
     assert code == 2
     assert "--seed and --corpus do not apply" in err
+
+
+# --------------------------------------------------------------------------- the report
+
+
+def rehearsed(clip: float, warmup_steps: int = 0, **preset: object) -> Receipt:
+    """A made-up run, dressed as one of the recipe: 20 single steps a slot."""
+    built = RUNS[0]
+    recipe = {"init": "mulberry32", "offsets": "hashed"} | preset
+    config = presets.load("large").model.model_copy(update={"grad_clip": clip})
+    facts = built.plan.corpus.model_copy(update={"sha256": historical.CORPUS_SHA256})
+    arms = [arm.model_copy(update={"warmup_steps": warmup_steps}) for arm in built.plan.arms]
+    plan = built.plan.model_copy(
+        update={"preset": recipe, "config": config, "corpus": facts, "seed": 42, "arms": arms}
+    )
+    slots = [
+        slot.model_copy(
+            update={
+                "losses": [5.0] * 19 + [3.748933], "steps_per_window": 1,
+                "windows_ms": [400.0] + [100.0 if slot.side == "A" else 50.0] * 19,
+                "compile_ms": 60.0, "upload_ms": 40.0,
+            }
+        )
+        for slot in built.slots
+    ]  # fmt: skip
+    return built.model_copy(update={"plan": plan, "slots": slots})
+
+
+def page_of(found: Receipt) -> str:
+    return " ".join(report.text(found, width=200).split())
+
+
+def test_the_report_sets_both_receipts_side_by_side() -> None:
+    page = page_of(rehearsed(0.0))
+    for words in ("1462.50", "137.08", "10.669", "4.7208%", "3.5799", "3.7489"):
+        assert words in page
+    assert "A at step 20: loss 3.748933; an independent replay of the recipe has 3.748934" in page
+    # (60 + 40 + 400 + 19·100) / 20 and (60 + 40 + 400 + 19·50) / 20
+    assert "no clip 20 3.7489" in page
+    assert " 120 " in page
+    assert " 72.5 " in page
+    assert f"{120 / 72.5:.4g}" in page
+    assert "is not the same quantity as the receipt's 10.669" in page
+
+
+def test_the_clipped_recipe_has_its_own_replay() -> None:
+    assert "of the recipe has 3.625995" in page_of(rehearsed(1.0))
+
+
+def test_a_slot_with_a_warm_up_has_no_cold_figure() -> None:
+    assert " 72.5 " not in page_of(rehearsed(0.0, warmup_steps=2))
+
+
+@pytest.mark.parametrize("change", [{"init": "philox"}, {"offsets": "philox"}, {"init": None}])
+def test_other_recipes_are_not_compared(change: dict[str, object]) -> None:
+    assert "10.669" not in page_of(rehearsed(0.0, **change))
+    assert "10.669" not in page_of(rehearsed(0.5))

