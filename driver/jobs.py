@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from driver import build, sources
+from driver.errors import BuildError
 from driver.records import (
     ArmJob,
     Artifact,
@@ -140,9 +141,11 @@ def _needed(arm: ArmJob) -> dict[str, build.Artifact]:
     root = sources.folder_of(str(source)) if source else None
     if arm.name in ("wasm", "wasm64"):
         simd, shared = str(arm.options["simd"]), arm.options.get("shared") != "off"
-        return {
-            "wasm": build.build_wasm(simd, ADDRESS[arm.name], shared, root and root / "wasm_src")
-        }
+        folder = root and root / "wasm_src"
+        try:
+            return {"wasm": build.build_wasm(simd, ADDRESS[arm.name], shared, folder)}
+        except BuildError as error:
+            raise BuildError(f"{error}\n(source={source})" if source else str(error)) from error
     if arm.name == "webgpu":
         found = build.gather_wgsl(root and root / "webgpu_src")
         return {f"wgsl/{name}": artifact for name, artifact in found.items()}

@@ -12,7 +12,9 @@ import pytest
 
 from driver import layout, sources
 from driver.arms import parse_arm
-from driver.errors import ArmError, LackError
+from driver.errors import ArmError, BuildError, LackError
+from driver.jobs import wasm_digest
+from driver.records import ArmJob
 from driver.server import JobServer
 
 Run = Callable[..., tuple[int, str, str]]
@@ -127,6 +129,17 @@ def test_arms_without_sources() -> None:
     with pytest.raises(ArmError, match="unknown option 'source'"):
         parse_arm("null:source=HEAD")
     assert "source" not in parse_arm("wasm").canonical
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_source_that_does_not_compile_is_named(copy: Path) -> None:
+    replace_in(copy / "wasm_src" / "layernorm.c", "#define EPS 1e-5", "#define EPS nonsense")
+    spec = sources.located(parse_arm("wasm:simd=simd128+source=" + str(copy)))
+    arm = ArmJob(name="wasm", module=spec.module, options=spec.options)
+    with pytest.raises(
+        BuildError, match=rf"wasm_src/layernorm\.c[\s\S]*source={spec.options['source']}"
+    ):
+        wasm_digest(arm)
 
 
 # --------------------------------------------------------------------------- serving
