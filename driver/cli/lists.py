@@ -24,13 +24,14 @@ def presets_command(as_json: JsonOption = False) -> None:
     if as_json:
         print(json.dumps([preset.model_dump(mode="json") for preset in loaded], indent=1))
         return
+    widest = max(len(preset.name) for preset in loaded)
     print(
-        f"{'preset':10} {'L':>3} {'H':>3} {'C':>5} {'T':>4} {'B':>3} {'parameters':>12} "
+        f"{'preset':{widest}} {'L':>3} {'H':>3} {'C':>5} {'T':>4} {'B':>3} {'parameters':>12} "
         f"{'GFLOP/step':>11}  budget"
     )
     for p in loaded:
         print(
-            f"{p.name:10} {p.n_layer:3} {p.n_head:3} {p.d_model:5} {p.ctx:4} {p.batch:3} "
+            f"{p.name:{widest}} {p.n_layer:3} {p.n_head:3} {p.d_model:5} {p.ctx:4} {p.batch:3} "
             f"{parameter_count(p.model):12,} {model_flops(p.model) / 1e9:11.2f}  {p.budget:6}  "
             f"{p.description}"
         )
