@@ -18,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -62,6 +63,13 @@ _LINK = (
 )
 
 
+# Flags of a receipt that may be passed to the compiler although they are not ours.
+_HARMLESS = re.compile(
+    r"-O[0-3sz]|-std=c\d\d|-mcpu=[a-z0-9_+]{1,200}|-ffp-contract=(off|on|fast)"
+    r"|--(initial|max)-memory=\d{1,12}|stack-size=\d{1,12}"
+)
+
+
 class Artifact(Record):
     """One file that an arm loads. `flags` and `compiler` are empty for what is not compiled."""
 
@@ -91,7 +99,7 @@ def build_wasm(
             f"no module simd={simd!r} address={address!r}; "
             f"simd is one of {', '.join(SIMD)}, address one of {', '.join(ADDRESS)}"
         )
-    name = f"gpt-{simd}-{address}{'' if shared else '-unshared'}.wasm"
+    name = _module_name(simd, address, shared)
     flags, link = _flags(simd, address, shared)
     sources = _sources(folder or layout.WASM_SRC)
     key = _digest_of(
@@ -106,6 +114,33 @@ def build_wasm(
     if found is None:
         raise BuildError(f"{name} was built, but {entry} does not hold what was written there")
     return found
+
+
+def rebuild_wasm(name: str, flags: Sequence[str]) -> Artifact:
+    """The module of that name, compiled now with these flags, whatever the cache holds.
+
+    `flags` may be a stranger's: only those that this project's builds use are passed on, with other
+    numbers, optimisation levels or features in them. Raises BuildError for any other name or flag,
+    and where the sources do not compile. The artefact's file is gone when this returns.
+    """
+    kinds = {_module_name(*kind): kind for kind in itertools.product(SIMD, ADDRESS, (True, False))}
+    if name not in kinds:
+        raise BuildError(f"no module {name!r:.60}; known are {', '.join(kinds)}")
+    ours = [flag for part in _flags(*kinds[name]) for flag in part]
+    strange = [f for f in flags if f not in ours and not _HARMLESS.fullmatch(f)]
+    if strange:
+        raise BuildError(f"{name}: the flag {strange[0]!r:.60} is none of this project's")
+    at = next((i for i, flag in enumerate(flags) if flag in ("-mwasm64", "--no-entry")), None)
+    if at is None:
+        raise BuildError(f"{name}: its flags name no linker's part (--no-entry)")
+    compile_flags, link = tuple(flags[:at]), tuple(flags[at:])
+    with tempfile.TemporaryDirectory(prefix="driver-rebuild-") as folder:
+        entry = Path(folder) / "entry"
+        _compile_into(entry, name, _sources(layout.WASM_SRC), compile_flags, link)
+        made = _cached(entry, name, compile_flags + link)
+    if made is None:
+        raise BuildError(f"{name} was built, but does not hold what was written")
+    return made
 
 
 def build_all() -> list[Artifact]:
@@ -227,6 +262,10 @@ def _flags(simd: str, address: str, shared: bool) -> tuple[tuple[str, ...], tupl
     memory = ("--shared-memory",) if shared else ()
     link = (*_LINK, *memory, f"--max-memory={_MAX_MEMORY_BYTES[address]}")
     return (*target, *_COMPILE), ("-mwasm64", *link) if address == "wasm64" else link
+
+
+def _module_name(simd: str, address: str, shared: bool) -> str:
+    return f"gpt-{simd}-{address}{'' if shared else '-unshared'}.wasm"
 
 
 def _sources(folder: Path) -> list[Path]:

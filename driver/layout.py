@@ -28,6 +28,12 @@ def cache_dir() -> Path:
     return Path(override) if override else Path(platformdirs.user_cache_dir("browser-train-driver"))
 
 
+def data_dir() -> Path:
+    """Where calibrations are kept; `DRIVER_DATA` names another folder."""
+    override = os.environ.get("DRIVER_DATA")
+    return Path(override) if override else Path(platformdirs.user_data_dir("browser-train-driver"))
+
+
 def check_cache() -> None:
     """Raises LackError when the cache folder cannot be written."""
     folder = cache_dir()
@@ -47,10 +53,13 @@ def evaluator_sha256() -> str:
     hasher = hashlib.sha256()
     for name in (
         "adapter",
+        "calibration",
         "parity/measures",
         "parity/gates",
         "profile",
-        "receipt",
+        "receipt/checking",
+        "receipt/deriving",
+        "receipt/sealing",
         "reference",
         "stats",
     ):

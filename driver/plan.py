@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from driver import __version__, layout, machine
+from driver import __version__, layout, machine, store
 from driver.arms import canonical
+from driver.calibration import calibration_key
 from driver.corpus import Corpus, unigram_entropy
 from driver.errors import UsageError
 from driver.jobs import JobMaker
@@ -160,10 +161,16 @@ def freeze(
         require_hardware=purpose.require_hardware,
         evaluator=evaluator(),
     )
+    environment = _environment(plan, probed, facts, state)
+    known = (store.load_calibration(calibration_key(plan, environment, i)) for i in (0, 1))
+    a, b = (
+        arm.model_copy(update={"calibration": calibration})
+        for arm, calibration in zip(plan.arms, known, strict=True)
+    )
     return Measured(
-        plan=frozen(plan),
+        plan=frozen(plan.model_copy(update={"arms": (a, b)})),
         subject=_subject(maker),
-        environment=_environment(plan, probed, facts, state),
+        environment=environment,
         reference=reference,
         parity=(sides[0].parity, sides[1].parity),
         slots=[],

@@ -132,6 +132,14 @@ def override(preset: Preset, **changes: object) -> Preset:
     return _validated(f"preset {preset.name}", preset.model_dump() | changes)
 
 
+def from_keys(where: str, keys: dict[str, Any]) -> Preset:
+    """The preset with exactly these keys, as a receipt's plan has them; `where` names the source.
+
+    Raises PresetError as `load` does.
+    """
+    return _validated(where, keys)
+
+
 def parse_duration(text: str) -> float:
     """Seconds in `90`, `90s`, `20m`, `1h` or `1h30m`.
 

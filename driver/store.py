@@ -1,5 +1,6 @@
 """Receipt files: read as hostile data, written in one piece."""
 
+import hashlib
 import json
 import math
 import os
@@ -7,15 +8,20 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from driver.errors import ReceiptError, UsageError
+import rfc8785
+from pydantic import ValidationError
 
-MAX_BYTES = 256 * 2**20
+from driver import layout
+from driver.errors import ReceiptError, UsageError
+from driver.records import Calibration, CalibrationKey
+
+MAX_BYTES = 64 * 2**20  # of text; as Python objects a receipt takes about ten times as much
 
 
 def read_json(path: Path) -> Any:
     """JSON data of a receipt file.
 
-    Raises ReceiptError when it cannot be read, is larger than 256 MiB, is not JSON, names a key
+    Raises ReceiptError when it cannot be read, is larger than 64 MiB, is not JSON, names a key
     twice, holds NaN or Infinity, or is nested too deeply.
     """
     try:
@@ -67,6 +73,36 @@ def write_text(path: Path, text: str) -> None:
         raise UsageError(f"{path}: cannot be written ({error.strerror or error})") from error
 
 
+def calibration_path(key: CalibrationKey) -> Path:
+    """The file of one machine, browser, preset and arm."""
+    name = hashlib.sha256(rfc8785.dumps(key.model_dump(mode="json"))).hexdigest()
+    return layout.data_dir() / "calibrations" / f"{name[:32]}.json"
+
+
+def load_calibration(key: CalibrationKey) -> Calibration | None:
+    """What is known of that arm here; None without a file, or where it is damaged."""
+    path = calibration_path(key)
+    try:
+        found = Calibration.model_validate(read_json(path))
+    except (ReceiptError, ValidationError):
+        return None
+    return found if found.key == key else None
+
+
+def check_data() -> None:
+    """Raises UsageError when calibrations could not be kept."""
+    hint = "DRIVER_DATA names the folder of calibrations"
+    check_writable(layout.data_dir() / "calibrations", hint)
+
+
+def save_calibration(calibration: Calibration) -> Path:
+    """Writes it to its place; raises UsageError where that cannot be written."""
+    path = calibration_path(calibration.key)
+    check_data()
+    write_json(path, calibration.model_dump(mode="json"))
+    return path
+
+
 def check_target(path: Path) -> None:
     """Raises UsageError unless `path` is, or can become, a regular file in a folder that exists."""
     if path.is_dir():
@@ -79,14 +115,14 @@ def check_target(path: Path) -> None:
         )
 
 
-def check_writable(folder: Path) -> None:
+def check_writable(folder: Path, hint: str = "--out names the folder of receipts") -> None:
     """Raises UsageError when receipts could not be written into `folder`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise UsageError(f"--out {folder}: cannot be written ({error})") from error
+        raise UsageError(f"{folder} cannot be written ({error}); {hint}") from error
 
 
 def _refuse_constant(name: str) -> Any:
@@ -108,9 +144,9 @@ def _small_int(text: str) -> int:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key {twice!r:.80} stands twice")
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {key!r:.80} stands twice")
+        found[key] = value
     return found

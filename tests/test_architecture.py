@@ -28,6 +28,7 @@ ORDER = [
     "cases",
     "parity",
     "stats",
+    "calibration",  # what runs of an arm against itself say of noise
     "profile",  # where a step's time goes
     "build",
     "machine",
@@ -42,6 +43,8 @@ ORDER = [
     "doctor",
     "receipt",
     "store",  # receipts as files: receipt itself does no I/O
+    "rebuild",  # the files that a receipt names, made from this source
+    "compare",  # two receipts
     "pin",
     "workload",  # what the arms train, and what the reference makes of it
     "prepare",
@@ -53,6 +56,8 @@ ORDER = [
     "report",
     "history",
     "run",
+    "reproduce",  # a receipt's run again, and whether it agrees
+    "calibrate",  # several runs of an arm against itself
     "ladder",  # several runs, a rung apart
     "cli",
 ]
@@ -65,8 +70,10 @@ MATHS = [
     "reference",
     "parity",
     "stats",
+    "calibration",
     "profile",
     "receipt",
+    "compare",
     "report",
 ]
 IO_MODULES = {

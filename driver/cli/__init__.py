@@ -3,7 +3,7 @@
 import os
 import sys
 
-from driver.cli import bench, lists, machine, receipts, run
+from driver.cli import bench, evidence, lists, machine, receipts, run
 from driver.cli.frame import app
 from driver.errors import DriverError, Interrupted, UsageError
 
@@ -15,6 +15,9 @@ for name, command in (
     ("ladder", bench.ladder_command),
     ("verify", receipts.verify),
     ("report", receipts.report_command),
+    ("compare", evidence.compare_command),
+    ("reproduce", evidence.reproduce_command),
+    ("calibrate", evidence.calibrate_command),
     ("build", machine.build_command),
     ("presets", lists.presets_command),
     ("arms", lists.arms_command),

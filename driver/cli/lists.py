@@ -11,7 +11,16 @@ from driver import (
 from driver.arms import MEANINGS, OPTIONS, UNSET
 from driver.cli.frame import JsonOption
 from driver.errors import UsageError
-from driver.records import KernelReport, LadderReport, Receipt, Record
+from driver.records import (
+    Calibration,
+    CompareReport,
+    KernelReport,
+    LadderReport,
+    Receipt,
+    Record,
+    Reproduction,
+    VerifyAnswer,
+)
 from driver.tensors import model_flops, parameter_count
 
 
@@ -71,14 +80,21 @@ def arms_command(as_json: JsonOption = False) -> None:
 
 
 def schema(
-    of: Annotated[str, typer.Argument(help="receipt | kernels | ladder")] = "receipt",
+    of: Annotated[
+        str,
+        typer.Argument(
+            help="receipt | kernels | ladder | compare | reproduce | calibrate | verify"
+        ),
+    ] = "receipt",
 ) -> None:
-    """Print the JSON Schema of a receipt, or of what `driver kernels` or `ladder` print as JSON.
+    """Print the JSON Schema of a receipt, or of what another command prints as JSON.
 
     Example: driver schema > receipt.schema.json
     """
     records: dict[str, type[Record]] = {
         "receipt": Receipt, "kernels": KernelReport, "ladder": LadderReport,
+        "compare": CompareReport, "reproduce": Reproduction, "calibrate": Calibration,
+        "verify": VerifyAnswer,
     }  # fmt: skip
     if of not in records:
         raise UsageError(f"schema {of}: expected one of {', '.join(records)}")

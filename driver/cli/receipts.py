@@ -6,46 +6,47 @@ from typing import Annotated
 
 import typer
 
-from driver import (
-    report,
-    store,
-)
+from driver import rebuild, report, store
 from driver.cli.frame import JsonOption, terminal
 from driver.errors import DriverError
 from driver.plan import evaluator
-from driver.receipt import parse
+from driver.receipt import examine, parse
 from driver.receipt import verify as verify_receipt
+from driver.records import VerifyAnswer
 
 
 def verify(
     receipts: Annotated[list[Path], typer.Argument(help="Receipt files.")],
+    rebuilds: Annotated[
+        bool,
+        typer.Option(
+            "--rebuild", help="Also compile its modules from this source and compare digests."
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Check receipts offline: schema, digests, and every derived number computed again.
 
+    valid: it all holds. unconfirmed: another evaluator than the one
+    installed judged it, and this one comes to something else (code 1).
+    INVALID: it contradicts itself (code 1). A digest shows that nothing
+    was changed since, not who wrote it; `driver reproduce` runs it again.
+
     Example: driver verify receipts/*.receipt.json
     """
-    answers, failed, unreadable = [], False, False
-    for path in receipts:
-        try:
-            faults, remarks = verify_receipt(store.read_json(path), evaluator())
-        except DriverError as error:
-            faults, remarks, unreadable = [str(error)], [], True
-        failed = failed or bool(faults)
-        answers.append(
-            {"receipt": str(path), "valid": not faults, "faults": faults, "remarks": remarks}
-        )
-        if not as_json:
-            print(f"{path}: {'INVALID' if faults else 'valid'}")
-            for line in faults[:20]:
-                print(f"  {line}")
-            if len(faults) > 20:
-                print(f"  and {len(faults) - 20} more")
-            for line in remarks:
-                print(f"  note: {line}")
+    answers = [_verified(path, rebuilds) for path in receipts]
     if as_json:
-        print(json.dumps(answers, indent=1))
-    raise typer.Exit(2 if unreadable else 1 if failed else 0)
+        print(json.dumps([answer.model_dump(mode="json") for answer in answers], indent=1))
+    else:
+        for answer in answers:
+            print(report.verify_answer(answer))
+    if any(answer.status == "unreadable" for answer in answers):
+        raise typer.Exit(2)
+    whole = all(
+        answer.status == "valid" and all(file.same for file in answer.rebuilt or ())
+        for answer in answers
+    )
+    raise typer.Exit(0 if whole else 1)
 
 
 def report_command(
@@ -69,3 +70,23 @@ def report_command(
     print(report.text(found, *terminal()))
     if faults:
         raise typer.Exit(1)
+
+
+def _verified(path: Path, rebuilds: bool) -> VerifyAnswer:
+    """What one file is, never an error: the others are looked at too."""
+    name = str(path)
+    try:
+        data = store.read_json(path)
+    except DriverError as error:
+        return VerifyAnswer(receipt=name, status="unreadable", faults=(str(error),))
+    found = examine(data, evaluator())
+    remarks, files = found.remarks, None
+    if rebuilds and found.status != "invalid":
+        subject = parse(data).subject
+        files = rebuild.rebuild(subject)
+        if rebuild.differing(files):
+            remarks = (*remarks, *rebuild.source_remarks(subject))
+    return VerifyAnswer(
+        receipt=name, status=found.status, faults=found.faults, unconfirmed=found.unconfirmed,
+        remarks=remarks, rebuilt=files,
+    )  # fmt: skip

@@ -1,6 +1,13 @@
 """Error measures against the reference, and the gates that use them."""
 
-from driver.parity.gates import LEAST_BLOCKS, SIDES, differences, gate_plans, judge
+from driver.parity.gates import (
+    ADAPTER_IDENTITY,
+    LEAST_BLOCKS,
+    SIDES,
+    differences,
+    gate_plans,
+    judge,
+)
 from driver.parity.measures import (
     curve_error,
     key_bias_ratio,
@@ -11,6 +18,7 @@ from driver.parity.measures import (
 )
 
 __all__ = [
+    "ADAPTER_IDENTITY",
     "LEAST_BLOCKS",
     "SIDES",
     "curve_error",

@@ -4,6 +4,17 @@ Pydantic models are the schema; unknown keys are refused everywhere, since resul
 and receipts from strangers.
 """
 
+from driver.records.calibration import Calibration, CalibrationKey, CalibrationRun
+from driver.records.evidence import (
+    Agreement,
+    Aspect,
+    Change,
+    ChangeWord,
+    CompareReport,
+    RebuiltFile,
+    Reproduction,
+    VerifyAnswer,
+)
 from driver.records.kernels import (
     ForkTimes,
     KernelReport,
@@ -73,13 +84,21 @@ from driver.records.receipt import (
 )
 
 __all__ = [
+    "Agreement",
     "Apart",
     "ArmJob",
     "ArmParity",
     "ArmPlan",
     "ArmSummary",
     "Artifact",
+    "Aspect",
     "BlockValue",
+    "Calibration",
+    "CalibrationKey",
+    "CalibrationRun",
+    "Change",
+    "ChangeWord",
+    "CompareReport",
     "Comparison",
     "CorpusFacts",
     "CurveError",
@@ -119,9 +138,11 @@ __all__ = [
     "ProfileOp",
     "ProfileSamples",
     "Progress",
+    "RebuiltFile",
     "Receipt",
     "Record",
     "ReferenceFacts",
+    "Reproduction",
     "Roofline",
     "Rung",
     "RungProduct",
@@ -140,5 +161,6 @@ __all__ = [
     "UnevenFork",
     "Verdict",
     "VerdictStatus",
+    "VerifyAnswer",
     "Word",
 ]

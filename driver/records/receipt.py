@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from driver.records.calibration import Calibration
 from driver.records.page import ModelConfig, Number, PageFailure, Record
 from driver.records.profile import Profile
 
@@ -81,6 +82,9 @@ class ArmPlan(Record):
         default=None, description="why there is none although it was asked for"
     )
     pinned: Pinned | None = None
+    calibration: Calibration | None = Field(
+        default=None, description="earlier A/A runs of this arm here, where there were any"
+    )
 
     @property
     def total_steps(self) -> int:

@@ -1,17 +1,22 @@
 """Receipts and other results → text for a terminal or a log."""
 
 from driver.report.doctor import machine_checks
+from driver.report.evidence import calibration, comparison, reproduction, verify_answer
 from driver.report.kernels import kernels
 from driver.report.ladder import ladder, ladder_losses
 from driver.report.receipt import curve_over_presets, svg, text, verdict_line
 
 __all__ = [
+    "calibration",
+    "comparison",
     "curve_over_presets",
     "kernels",
     "ladder",
     "ladder_losses",
     "machine_checks",
+    "reproduction",
     "svg",
     "text",
     "verdict_line",
+    "verify_answer",
 ]

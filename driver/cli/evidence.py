@@ -1,0 +1,169 @@
+"""Commands that set receipts against each other: `compare`, `reproduce`, `calibrate`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from driver import calibrate, compare, layout, presets, report, reproduce, store
+from driver.arms import parse_arm
+from driver.calibration import calibration_key
+from driver.cli.frame import (
+    BlocksOption,
+    BrowserOption,
+    CorpusOption,
+    HeadedOption,
+    JsonOption,
+    OutOption,
+    QuietOption,
+    browser_for,
+    check_numbers,
+    corpus_for,
+    interruptible,
+)
+from driver.errors import ReceiptError, UsageError
+from driver.plan import evaluator
+from driver.presets import parse_duration
+from driver.progress import Reporter
+from driver.receipt import examine, parse
+from driver.records import Calibration, Receipt
+from driver.run import exit_code
+from driver.run import run as run_preset
+
+
+def compare_command(
+    base: Annotated[Path, typer.Argument(help="The earlier receipt.")],
+    new: Annotated[Path, typer.Argument(help="The later receipt.")],
+    margin: Annotated[str, typer.Option(help="A change within it is none: 2% or 0.02.")] = "2%",
+    as_json: JsonOption = False,
+) -> None:
+    """What changed between two receipts, arm by arm, and whether that is proved.
+
+    regression: the whole 95% interval of the change lies beyond the margin
+    (code 1). Runs differ by more than their blocks show: `driver calibrate`
+    measures how much, and without that the answer is `unsure`. Receipts
+    that cannot be compared are refused with the reasons (code 2). The
+    strong form is one run of both: --arms wasm:source=REV,wasm.
+
+    Example: driver compare base.receipt.json new.receipt.json --margin 3%
+    """
+    limit, one, two = _margin(margin), _valid_receipt(base), _valid_receipt(new)
+    found = compare.compare_receipts(one, two, limit, _calibrations(one, two))
+    print(found.model_dump_json(indent=1) if as_json else report.comparison(found))
+    raise typer.Exit(1 if found.regressed else 0)
+
+
+def reproduce_command(
+    receipt: Annotated[Path, typer.Argument(help="The receipt to repeat.")],
+    budget: Annotated[
+        str | None, typer.Option(help="Time: 90s, 20m, 1h; default the receipt's own.")
+    ] = None,
+    margin: Annotated[str, typer.Option(help="A change within it is none.")] = "2%",
+    corpus_file: CorpusOption = None,
+    browser: BrowserOption = None,
+    headed: HeadedOption = False,
+    out: OutOption = Path("receipts"),
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Run a receipt's plan again here, and say what agrees.
+
+    agree (code 0): losses and times are what the receipt has. disagree
+    (code 1): something proves otherwise. not comparable (code 2): another
+    browser, adapter, machine, corpus or source; losses are compared even so.
+
+    Example: driver reproduce small-wasm-webgpu.receipt.json --budget 5m
+    """
+    limit, base = _margin(margin), _valid_receipt(receipt)
+    budget_s = parse_duration(budget) if budget else None
+    request = reproduce.request_for(base, out, corpus_file, budget_s, headed)
+    store.check_writable(out)
+    layout.check_cache()
+    with Reporter(quiet) as reporter:
+        choice = browser_for(browser, reporter)
+        data, path = interruptible(run_preset(request, choice, reporter))
+    new = parse(data)
+    found = reproduce.judge(base, new, path.name, limit, _calibrations(base, new))
+    print(found.model_dump_json(indent=1) if as_json else report.reproduction(found))
+    codes = {"agree": 0, "disagree": 1, "not comparable": 2}
+    raise typer.Exit(max(codes[found.outcome], 4 if exit_code(new) == 4 else 0))
+
+
+def calibrate_command(
+    preset: Annotated[str, typer.Option(help="Name or file.")] = "small",
+    arm: Annotated[str, typer.Option(help="The arm that runs against itself.")] = "wasm",
+    runs: Annotated[int, typer.Option(help="A/A runs.", min=1, max=100)] = 6,
+    blocks: BlocksOption = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Time for all runs; default the preset's for each.")
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Forget earlier calibration runs of this arm here.")
+    ] = False,
+    browser: BrowserOption = None,
+    out: OutOption = Path("receipts"),
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Measure this machine's noise: an arm against itself, several times.
+
+    Runs add up over calls (other days show more noise than one hour does)
+    and are kept per machine, browser, preset and arm; DRIVER_DATA moves
+    them. Later runs quote them in their plans.
+
+    Example: driver calibrate --preset small --runs 6 --budget 20m
+    """
+    check_numbers(blocks, None)
+    spec, loaded = parse_arm(arm), presets.load(preset)
+    request = calibrate.Request(
+        preset=loaded,
+        arm=spec,
+        corpus=corpus_for(loaded, (spec,), None),
+        seed=loaded.seed,
+        blocks=blocks or loaded.blocks,
+        runs=runs,
+        budget_s=parse_duration(budget) if budget else runs * loaded.budget_s,
+        out=out,
+        fresh=fresh,
+    )
+    store.check_writable(out)
+    store.check_data()
+    layout.check_cache()
+    with Reporter(quiet) as reporter:
+        choice = browser_for(browser, reporter)
+        found, path = interruptible(calibrate.calibrate(request, choice, reporter))
+    print(found.model_dump_json(indent=1) if as_json else report.calibration(found))
+    if not as_json:
+        print(f"\ncalibration: {path}", flush=True)
+
+
+def _valid_receipt(path: Path) -> Receipt:
+    """A receipt to build on. Raises ReceiptError for one that does not verify."""
+    data = store.read_json(path)
+    found = examine(data, evaluator())
+    if found.faults:
+        raise ReceiptError(f"{path}: INVALID: {found.faults[0]} (driver verify says more)")
+    return parse(data)
+
+
+def _calibrations(base: Receipt, new: Receipt) -> list[Calibration | None]:
+    """Of either arm the calibration that knows of most noise: quoted by a receipt, or kept here."""
+    return [
+        compare.larger(
+            base.plan.arms[i].calibration,
+            new.plan.arms[i].calibration,
+            store.load_calibration(calibration_key(new.plan, new.environment, i)),
+        )
+        for i in (0, 1)
+    ]
+
+
+def _margin(text: str) -> float:
+    number = text.strip().removesuffix("%")
+    try:
+        value = float(number) / (100 if text.strip().endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1:
+        raise UsageError(f"--margin {text!r:.40}: expected a part such as 2% or 0.02")
+    return value

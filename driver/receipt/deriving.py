@@ -1,0 +1,130 @@
+"""Raw data → comparison, gates, verdict and the whole receipt."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from driver.parity import judge
+from driver.receipt.sealing import portable, seal
+from driver.records import (
+    ArmParity,
+    Comparison,
+    Environment,
+    Gate,
+    Plan,
+    Receipt,
+    ReferenceFacts,
+    Slot,
+    Subject,
+    Verdict,
+)
+from driver.stats import compare
+
+
+def assemble(
+    plan: Plan,
+    subject: Subject,
+    environment: Environment,
+    reference: ReferenceFacts,
+    parity: tuple[ArmParity, ArmParity],
+    slots: Sequence[Slot],
+) -> dict[str, Any]:
+    """The receipt as JSON data, digest included."""
+    # Derived from what will be read back: a reason that quotes a value must quote that one.
+    environment, reference = portable(environment), portable(reference)
+    a, b = (portable(side) for side in parity)
+    slots = tuple(portable(slot) for slot in slots)
+    comparison, gates, verdict = derive(plan, environment, reference, (a, b), slots)
+    receipt = Receipt(
+        plan=plan,
+        subject=portable(subject),
+        environment=environment,
+        reference=reference,
+        parity=(a, b),
+        slots=slots,
+        comparison=comparison,
+        gates=gates,
+        verdict=verdict,
+    )
+    return seal(receipt.model_dump(mode="python"))
+
+
+def derive(
+    plan: Plan,
+    environment: Environment,
+    reference: ReferenceFacts,
+    parity: Sequence[ArmParity],
+    slots: Sequence[Slot],
+) -> tuple[Comparison, tuple[Gate, ...], Verdict]:
+    """Comparison, gates and verdict from raw data alone."""
+    comparison = compare(plan, reference, slots)
+    gates = judge(plan, environment, parity, slots, comparison)
+    return comparison, gates, decide(plan, environment, comparison, gates)
+
+
+def decide(
+    plan: Plan, environment: Environment, comparison: Comparison, gates: Sequence[Gate]
+) -> Verdict:
+    """failed by a blocking gate, unqualified by any other that did not pass, else qualified."""
+    failed = [g for g in gates if g.gate_class == "blocking" and g.status == "fail"]
+    short = [
+        g
+        for g in gates
+        if g.status == "unknown" or (g.gate_class == "qualifying" and g.status == "fail")
+    ]
+    # The adapter first: it is what most readers need to know.
+    short.sort(key=lambda gate: gate.name != "adapter")
+    open_gates = failed or short
+    status = "failed" if failed else "unqualified" if short else "qualified"
+    return Verdict(
+        status=status,
+        reasons=_reasons(open_gates),
+        headline=_headline(plan, environment, comparison, status),
+    )
+
+
+def _reasons(gates: Sequence[Gate]) -> tuple[str, ...]:
+    """One sentence per gate; those that are unknown for the same reason share one."""
+    groups: dict[tuple[str, str], list[Gate]] = {}
+    for gate in gates:
+        key = ("unknown", gate.reason) if gate.status == "unknown" else ("", gate.name)
+        groups.setdefault(key, []).append(gate)
+    return tuple(
+        _short_reason(group[0].model_copy(update={"name": ", ".join(g.name for g in group)}))
+        for group in groups.values()
+    )
+
+
+def _short_reason(gate: Gate) -> str:
+    if gate.name == "adapter" and gate.status == "fail":
+        return gate.reason.split(" (", 1)[0]
+    return f"{gate.name} {'failed' if gate.status == 'fail' else gate.status}: {gate.reason}"
+
+
+def _headline(plan: Plan, environment: Environment, comparison: Comparison, status: str) -> str:
+    """One sentence that claims exactly its shape, machine, browser and precision."""
+    a, b = plan.arms
+    c, estimate = plan.config, comparison.estimate
+    shape = (
+        f"{plan.preset.get('name')} GPT (L{c.n_layer} H{c.n_head} C{c.d_model} T{c.ctx} "
+        f"B{c.batch}, float32)"
+    )
+    browser = f"{environment.browser.get('name')} {environment.browser.get('version')}"
+    where = f"{environment.machine.get('cpu') or 'this machine'}, {browser}"
+    if environment.adapter_verdict != "not-applicable":
+        where += f", {environment.adapter_verdict} adapter"
+    where += "; steady state, cold costs apart"
+    if status == "failed" or estimate.ratio is None:
+        return f"No claim: the comparison of {a.name} and {b.name} on the {shape} failed ({where})."
+    times = " against ".join(
+        f"{arm.median_step_ms:.4g} ms/step" for arm in comparison.arms if arm.median_step_ms
+    )
+    # Said from the faster side, so that the figure is above 1.
+    low, high, ratio = estimate.low, estimate.high, estimate.ratio
+    fast, slow = (b, a) if ratio >= 1 else (a, b)
+    if ratio < 1:
+        ratio, low, high = 1 / ratio, high and 1 / high, low and 1 / low
+    interval = f"95% interval {low:.3g} to {high:.3g}" if low and high else "no interval"
+    return (
+        f"{fast.side} {fast.canonical} trained {ratio:.3g} times as fast as {slow.side} "
+        f"{slow.canonical} ({times}; {interval}; {estimate.word}) on the {shape}; {where}."
+    )
