@@ -14,6 +14,7 @@ import receipts
 from receipts import EVALUATOR
 
 from driver import build, cli, rebuild, store
+from driver.cli import receipts as receipt_commands
 from driver.errors import BuildError
 from driver.plan import evaluator
 from driver.receipt import digest, examine
@@ -31,7 +32,7 @@ def verify(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Verify:
     """`driver verify` of a file with this content; gives exit code and everything printed."""
-    monkeypatch.setattr(cli, "evaluator", lambda: EVALUATOR)
+    monkeypatch.setattr(receipt_commands, "evaluator", lambda: EVALUATOR)
 
     def run(content: bytes | Json, *flags: str) -> tuple[int, str]:
         path = tmp_path / "r.receipt.json"
@@ -94,7 +95,7 @@ def test_what_the_format_fixes_is_checked_under_any_evaluator() -> None:
 def test_the_exit_code_of_unconfirmed(verify: Verify, monkeypatch: pytest.MonkeyPatch) -> None:
     data = copied()
     data["comparison"]["estimate"]["low"] *= 1.01
-    monkeypatch.setattr(cli, "evaluator", lambda: OTHER)
+    monkeypatch.setattr(receipt_commands, "evaluator", lambda: OTHER)
     code, printed = verify(resealed(data))
     assert code == 1
     assert "unconfirmed" in printed
