@@ -34,7 +34,8 @@ def comparison(found: CompareReport) -> str:
     for change in found.changes:
         spread = change.between_run_sd
         add_row(
-            table, change.of, number_text(change.base), number_text(change.new), number_text(change.change),
+            table, change.of, number_text(change.base), number_text(change.new),
+            number_text(change.change),
             _range(change.low, change.high), "" if spread is None else f"sd {spread:.2%}",
             change.word,
         )  # fmt: skip
