@@ -35,6 +35,7 @@ from driver.run import Request
 
 # Twice what either arm's curve may be away from the reference's.
 TOLERANCE = 2e-5
+_WIDE = 1.2  # the ends of an interval: from here on agreement says little
 _MOST_BUDGET_S = 30 * 86400.0
 _KERNELS = ("module_sha256", "wgsl_sha256")
 
@@ -208,6 +209,8 @@ def _times(change: Change, margin: float, reasons: Sequence[str]) -> Aspect:
         f"{change.high:.4g}, margin {margin:.3g}"
     )
     if overlaps:
+        if change.high > _WIDE * change.low:
+            words += "; so wide an interval is weak evidence"
         return Aspect(name=name, outcome="agree", reason=words)
     if change.between_run_sd is None:
         return Aspect(name=name, outcome="not comparable", reason=f"{words}; {change.reason}")
