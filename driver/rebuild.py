@@ -59,6 +59,9 @@ def _rebuilt(artifact: Artifact) -> RebuiltFile:
 def _here(artifact: Artifact) -> tuple[str, str]:
     """SHA-256 of that file here, and what compiled it. Raises BuildError or OSError."""
     name = artifact.name
+    if "/" in name and not name.startswith(_PAGE):
+        source = name.partition("/")[0]
+        raise BuildError(f"it belongs to another source ({source!r:.60}): verify from there")
     if name.endswith(".wasm"):
         made = build.rebuild_wasm(name, artifact.flags)
         return made.sha256, made.compiler

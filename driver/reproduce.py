@@ -9,6 +9,7 @@ step of the common prefix. *Times*, compared on the same machine only, agree whe
 interval, between-run noise included, overlaps the margin around no change.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -37,6 +38,7 @@ from driver.run import Request
 TOLERANCE = 2e-5
 _WIDE = 1.2  # the ends of an interval: from here on agreement says little
 _MOST_BUDGET_S = 30 * 86400.0
+_REVISION = re.compile(r"[0-9a-f]{40,64}")
 _KERNELS = ("module_sha256", "wgsl_sha256")
 
 
@@ -82,6 +84,12 @@ def request_for(
 
 def _spec(arm: ArmPlan, receipt_digest: str) -> ArmSpec:
     """The arm with every choice of the receipt, each read as if a person had written it."""
+    source = arm.options.get("source")
+    if source and not _REVISION.fullmatch(str(source)):  # a stranger's folder, whatever is in it
+        raise ReceiptError(
+            f"arm {arm.side} was built from {source!r:.80}, no revision of this project; what was "
+            "there cannot be known here"
+        )
     options = "+".join(f"{key}={arm.options[key]}" for key in sorted(arm.options))
     spec = parse_arm(f"{arm.name}:{options}" if options else arm.name)
     taken = tuple(sorted(arm.options))

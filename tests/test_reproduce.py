@@ -181,7 +181,9 @@ def test_a_hostile_plan(
     assert raised.value.exit_code == 2
 
 
-@pytest.mark.parametrize("options", [{"threads": 10**9}, {"simd": "x;rm"}, {"new": 1}, {"a": "+"}])
+@pytest.mark.parametrize(
+    "options", [{"threads": 10**9}, {"simd": "x;rm"}, {"new": 1}, {"a": "+"}, {"source": "/etc"}]
+)
 def test_hostile_options(tmp_path: Path, options: dict[str, Any]) -> None:
     a, b = real().plan.arms
     arms = (a.model_copy(update={"options": a.options | options}), b)
