@@ -56,6 +56,7 @@ def evaluator_sha256() -> str:
         "calibration",
         "parity/measures",
         "parity/gates",
+        "power",
         "profile",
         "receipt/checking",
         "receipt/deriving",

@@ -34,6 +34,13 @@ def block_orders(blocks: int, seed: int) -> tuple[Order, ...]:
     return tuple(orders)
 
 
+def staged_orders(pilot: int, most: int, seed: int) -> tuple[Order, ...]:
+    """As `block_orders` for a pilot, then pairs of both orders: balanced after every pair."""
+    orders = block_orders(most + pilot, seed)[: most - pilot]  # a draw for every later block
+    later = [(a, BAAB if a == ABBA else ABBA) for a in orders[: (most - pilot) // 2]]
+    return block_orders(pilot, seed) + tuple(order for pair in later for order in pair)
+
+
 @dataclass(frozen=True)
 class ArmCost:
     """What prepare measured of an arm. Times in ms; `overhead_ms` is a slot without its steps."""

@@ -39,6 +39,7 @@ from driver.records import (
 )
 from driver.reference import Tensors
 from driver.server import JobServer
+from driver.stats import planned_blocks
 
 SENTINELS = 5
 
@@ -61,6 +62,8 @@ class Blocks:
     async def run(self) -> None:
         """All blocks, each in a fresh browser after an unrecorded priming slot."""
         for block, order in enumerate(self.measured.plan.order):
+            if block >= self._planned():
+                break
             async with BrowserSession(self.choice, self.headed) as session:
                 await self._prime(session)
                 for position, side in enumerate(order):
@@ -69,6 +72,9 @@ class Blocks:
                     if slot.status == "failed":
                         return
         await self._check_ends()
+
+    def _planned(self) -> int:
+        return planned_blocks(self.measured.plan, self.measured.slots)
 
     async def _prime(self, session: BrowserSession) -> None:
         """The first page of a process is slower: the cheaper arm runs once, unrecorded."""
@@ -89,8 +95,8 @@ class Blocks:
         program += [train_op(arm.steps_per_window, "window")] * arm.windows
         refusal = read_refusal(self.maker.config)
         program.append((digest_op if refusal else read_op)("param", "param"))
-        slots = 4 * len(plan.order)
-        left_s = plan.estimated_s * (slots - index) / slots
+        slots = 4 * self._planned()
+        left_s = plan.estimated_s * (slots - index) / (4 * len(plan.order))
         self.report.phase(
             f"slot {index + 1}/{slots}  {side} {arm.name}, about {left_s:.0f} s left in all",
             arm.total_steps,

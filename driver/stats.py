@@ -8,20 +8,24 @@ Blocks come in two orders (A B B A, B A A B). With n blocks, half of each order,
 mean of the two order means, and its variance is s²/n with the pooled within-order variance s² on
 n − 2 degrees of freedom: the comparison of a two-period crossover design (Jones and Kenward 2014,
 ch. 2), with Student's t interval on the log scale. Fewer than 4 or an odd number of blocks gives a
-ratio without an interval.
+ratio without an interval. With `--blocks auto` variance and degrees of freedom are the pilot's.
+
+All blocks enter that estimate. Those that the plan's rule marks suspect are left out of a second
+one beside it, whose orders may then be of unequal size: variance s²·(1/n₁ + 1/n₂)/4.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean, median
 
 import numpy as np
-from scipy import stats as scipy_stats
 
+from driver import power
 from driver.parity import LEAST_BLOCKS, curve_error, paired_drift, slots_repeat
 from driver.records import (
     ArmPlan,
     ArmSummary,
+    AutoOutcome,
     BlockValue,
     Comparison,
     Estimate,
@@ -33,25 +37,100 @@ from driver.records import (
 )
 from driver.tensors import model_flops
 
-CONFIDENCE = 0.95
+CONFIDENCE = power.CONFIDENCE
 
 
 def compare(plan: Plan, reference: ReferenceFacts, slots: Sequence[Slot]) -> Comparison:
     """Everything that is derived from the raw slots."""
-    blocks = tuple(
-        block_value(index, "".join(order), [slot for slot in slots if slot.block == index])
-        for index, order in enumerate(plan.order)
-    )
+    values = block_values(plan, slots)
+    auto = stein(plan, values)
+    blocks = values[: auto.blocks] if auto else values
     first, second = (summary(plan, arm, slots) for arm in plan.arms)
     sides: tuple[Side, Side] = ("A", "B")
     return Comparison(
         arms=(first, second),
         blocks=blocks,
-        estimate=estimate(blocks, plan.margin, median_ratio(first, second)),
+        estimate=estimate(
+            blocks, plan.margin, median_ratio(first, second), plan.auto.pilot if plan.auto else None
+        ),
+        sensitivity=sensitivity(blocks, plan.margin),
+        auto=auto,
         curve_errors={side: curve_error(reference, slots, side) for side in sides},
         drift=paired_drift(slots),
         slots_repeat={side: slots_repeat(slots, side) for side in sides},
     )
+
+
+def block_values(plan: Plan, slots: Sequence[Slot]) -> tuple[BlockValue, ...]:
+    """Every block of the plan's order, also those that did not run."""
+    marks = suspects(plan, slots)
+    return tuple(
+        block_value(
+            index, "".join(order), [slot for slot in slots if slot.block == index]
+        ).model_copy(update={"suspect": marks.get(index, ())})
+        for index, order in enumerate(plan.order)
+    )
+
+
+def planned_blocks(plan: Plan, slots: Sequence[Slot]) -> int:
+    """Blocks that are to run; with `auto` the pilot's until it is done, then what it asks for."""
+    auto = stein(plan, block_values(plan, slots))
+    return auto.blocks if auto else len(plan.order)
+
+
+def stein(plan: Plan, values: Sequence[BlockValue]) -> AutoOutcome | None:
+    """The number of blocks from the pilot's variance alone; None where the number was fixed."""
+    rule = plan.auto
+    if rule is None:
+        return None
+    most = min(rule.most, len(plan.order))
+    by_order = _by_order(values[: rule.pilot])
+    if sorted(map(len, by_order.values())) != [rule.pilot // 2] * 2:
+        done = sum(map(len, by_order.values()))
+        reason = f"{done} of {rule.pilot} pilot blocks finished"
+        return AutoOutcome(pilot_sd=None, blocks=min(rule.pilot, most), reason=reason)
+    sd, df = _within(by_order)
+    difference = math.log1p(rule.difference)
+    blocks = power.stein_blocks(sd, df, difference, rule.pilot, most)
+    found = math.expm1(power.stein_detectable(sd, blocks, df, rule.power))
+    reason = (
+        f"deviation {sd:.2%} of the pilot's {rule.pilot} blocks: {blocks} blocks find a difference "
+        f"of {found:.2%} with power {rule.power:.0%}"
+    )
+    if found > rule.difference * (1 + 1e-9):
+        reason += f", not the {rule.difference:.0%} asked for, within the budget"
+    return AutoOutcome(pilot_sd=sd, blocks=blocks, reason=reason)
+
+
+def suspects(plan: Plan, slots: Sequence[Slot]) -> dict[int, tuple[str, ...]]:
+    """Blocks that the plan's rule marks, with the reasons; none without a rule."""
+    if plan.suspects is None:
+        return {}
+    sentinels = {slot.index: s for slot in slots if (s := sentinel_ms(slot)) is not None}
+    usual = median(sentinels.values()) if sentinels else None
+    factor = plan.suspects.sentinel_factor
+    found: dict[int, tuple[str, ...]] = {}
+    for slot in slots:
+        reasons = [f"slot {slot.index}: {event.kind}" for event in slot.events if _odd(event.kind)]
+        own = sentinels.get(slot.index)
+        if own is not None and usual is not None and not usual / factor <= own <= usual * factor:
+            reasons.append(
+                f"slot {slot.index}: the machine's sentinel took {own / usual:.2f} times the usual"
+            )
+        if reasons:
+            found[slot.block] = (*found.get(slot.block, ()), *reasons)
+    return found
+
+
+def _odd(kind: str) -> bool:
+    """An event that can touch a time. A warning in the console does not."""
+    return kind != "console-warning"
+
+
+def sentinel_ms(slot: Slot) -> float | None:
+    """Median of the fixed work timed before the slot; None without a usable time."""
+    usable = [ms for ms in slot.sentinel_ms if math.isfinite(ms) and ms > 0]
+    return median(usable) if usable else None
 
 
 def step_ms(slot: Slot) -> float | None:
@@ -76,43 +155,94 @@ def block_value(block: int, order: str, slots: Sequence[Slot]) -> BlockValue:
     return BlockValue(block=block, order=order, log_ratio=fmean(logs["A"]) - fmean(logs["B"]))
 
 
-def estimate(blocks: Sequence[BlockValue], margin: float, plain_ratio: float | None) -> Estimate:
-    """Time of A over time of B from the blocks' values."""
-    by_order: dict[str, list[float]] = {}
-    for block in blocks:
-        if block.log_ratio is not None:
-            by_order.setdefault(block.order, []).append(block.log_ratio)
+def estimate(
+    blocks: Sequence[BlockValue], margin: float, plain_ratio: float | None, pilot: int | None = None
+) -> Estimate:
+    """Time of A over time of B from the blocks' values; with `pilot` after Stein's two stages.
+
+    Such an interval is of the first `pilot` blocks' variance and degrees of freedom.
+    """
+    by_order = _by_order(blocks)
     n = sum(map(len, by_order.values()))
-
-    def result(
-        log_ratio: float | None, half: float | None, df: int | None, word: Word, reason: str | None
-    ) -> Estimate:
-        ends = (
-            (None, None)
-            if log_ratio is None or half is None
-            else (log_ratio - half, log_ratio + half)
-        )
-        low, high = (None if end is None else math.exp(end) for end in ends)
-        return Estimate(
-            ratio=None if log_ratio is None else math.exp(log_ratio), low=low, high=high,
-            confidence=CONFIDENCE, blocks=n, degrees_of_freedom=df, word=word, reason=reason,
-            median_ratio=plain_ratio,
-        )  # fmt: skip
-
-    if n == 0:
-        return result(None, None, None, "unsure", "no block finished")
-    centre = fmean([fmean(values) for values in by_order.values()])
     sizes = sorted(map(len, by_order.values()))
     if n < LEAST_BLOCKS or n % 2 or sizes != [n // 2, n // 2]:
         reason = (
             f"{n} finished block{'s' if n > 1 else ''}: an interval needs an even number of at "
             f"least {LEAST_BLOCKS}, half of each order"
         )
-        return result(centre, None, None, "unsure", reason)
-    df = n - 2
+        return _without_interval(by_order, plain_ratio, reason)
+    first = _by_order(blocks[:pilot]) if pilot else by_order
+    staged = pilot is not None and sum(map(len, first.values())) == pilot
+    sd, df = _within(first if staged else by_order)
+    shift = power.stein_detectable if staged else power.detectable
+    return _with_interval(
+        by_order, margin, plain_ratio, sd, df, [shift(sd, n, df, p) for p in power.POWERS]
+    )
+
+
+def sensitivity(blocks: Sequence[BlockValue], margin: float) -> Estimate | None:
+    """The estimate without suspect blocks; None where none is suspect."""
+    calm = [block for block in blocks if not block.suspect]
+    if len(calm) == len(blocks):
+        return None
+    by_order = _by_order(calm)
+    n = sum(map(len, by_order.values()))
+    if n < LEAST_BLOCKS or len(by_order) < 2:
+        reason = (
+            f"{n} blocks are left without the suspect ones: an interval needs at least "
+            f"{LEAST_BLOCKS} of both orders"
+        )
+        return _without_interval(by_order, None, reason)
+    sd, df = _within(by_order)
+    return _with_interval(by_order, margin, None, sd, df, None)
+
+
+ByOrder = Mapping[str, Sequence[float]]
+
+
+def _by_order(blocks: Sequence[BlockValue]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for block in blocks:
+        if block.log_ratio is not None:
+            found.setdefault(block.order, []).append(block.log_ratio)
+    return found
+
+
+def _within(by_order: ByOrder) -> tuple[float, int]:
+    """Pooled standard deviation within the orders, and its degrees of freedom."""
+    df = sum(map(len, by_order.values())) - len(by_order)
     squares = sum(float(np.sum((np.array(v) - fmean(v)) ** 2)) for v in by_order.values())
-    half = float(scipy_stats.t.ppf((1 + CONFIDENCE) / 2, df)) * math.sqrt(squares / df / n)
-    return result(centre, half, df, word_for(centre - half, centre + half, margin), None)
+    return math.sqrt(squares / df), df
+
+
+def _without_interval(by_order: ByOrder, plain_ratio: float | None, reason: str) -> Estimate:
+    n = sum(map(len, by_order.values()))
+    centre = fmean([fmean(values) for values in by_order.values()]) if n else None
+    return Estimate(
+        ratio=None if centre is None else math.exp(centre), low=None, high=None,
+        confidence=CONFIDENCE, blocks=n, degrees_of_freedom=None, word="unsure",
+        reason=reason if n else "no block finished", median_ratio=plain_ratio,
+    )  # fmt: skip
+
+
+def _with_interval(
+    by_order: ByOrder,
+    margin: float,
+    plain_ratio: float | None,
+    sd: float,
+    df: int,
+    detectable: Sequence[float] | None,
+) -> Estimate:
+    centre = fmean([fmean(values) for values in by_order.values()])
+    error = sd / 2 * math.sqrt(sum(1 / len(values) for values in by_order.values()))
+    half = power.t_quantile(df) * error
+    found = [math.expm1(d) for d in detectable] if detectable else (None, None)
+    return Estimate(
+        ratio=math.exp(centre), low=math.exp(centre - half), high=math.exp(centre + half),
+        confidence=CONFIDENCE, blocks=sum(map(len, by_order.values())), degrees_of_freedom=df,
+        word=word_for(centre - half, centre + half, margin), reason=None,
+        median_ratio=plain_ratio, detectable_80=found[0], detectable_95=found[1],
+    )  # fmt: skip
 
 
 def word_for(log_low: float, log_high: float, margin: float) -> Word:

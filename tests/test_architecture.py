@@ -27,6 +27,7 @@ ORDER = [
     "reference",
     "cases",
     "parity",
+    "power",  # what a number of blocks can tell
     "stats",
     "calibration",  # what runs of an arm against itself say of noise
     "profile",  # where a step's time goes
@@ -69,6 +70,7 @@ MATHS = [
     "schedule",
     "reference",
     "parity",
+    "power",
     "stats",
     "calibration",
     "profile",

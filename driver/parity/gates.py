@@ -298,7 +298,7 @@ def _judge_whole(
 ) -> dict[str, Outcome]:
     applicable = all(arm.name != "null" for arm in plan.arms)
     outcomes: dict[str, Outcome] = {
-        "errors": _errors(plan, slots),
+        "errors": _errors(plan, slots, len(comparison.blocks)),
         "drift.loss": (None, "not-applicable", "an arm does not train")
         if not applicable
         else _below(
@@ -319,16 +319,17 @@ def _judge_whole(
     return outcomes
 
 
-def _errors(plan: Plan, slots: Sequence[Slot]) -> Outcome:
+def _errors(plan: Plan, slots: Sequence[Slot], blocks: int) -> Outcome:
+    """`blocks`: how many of the plan's were to run."""
     for slot in slots:
         if slot.status == "failed":
             failure = slot.failure
             why = f"{failure.kind}: {failure.message}" if failure else "no reason recorded"
             return None, "fail", f"slot {slot.index} ({slot.side}): {why}"
-    planned = [side for order in plan.order for side in order]
+    planned = [side for order in plan.order[:blocks] for side in order]
     ran = [slot.side for slot in slots]
     shape = [(slot.index, slot.block, slot.position) for slot in slots]
-    wanted = [(4 * b + p, b, p) for b in range(len(plan.order)) for p in range(4)]
+    wanted = [(4 * b + p, b, p) for b in range(blocks) for p in range(4)]
     if ran != planned or shape != wanted:
         return None, "fail", f"{len(slots)} slots ran, not the {len(planned)} of the plan in order"
     for slot in slots:

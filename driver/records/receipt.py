@@ -101,6 +101,25 @@ class GatePlan(Record):
     meaning: str
 
 
+class AutoBlocks(Record):
+    """Two stages: a pilot, then as many blocks in all as its variance asks for."""
+
+    pilot: int = Field(ge=4, multiple_of=2)
+    most: int = Field(ge=4, multiple_of=2, description="what the budget allows")
+    difference: float = Field(gt=0, description="to be found, on the ratio: 0.02 is 2%")
+    power: float = Field(gt=0, lt=1)
+    rule: str
+
+
+class SuspectRule(Record):
+    """Which blocks are marked, and left out of the sensitivity estimate."""
+
+    sentinel_factor: float = Field(
+        gt=1, description="a slot's median sentinel over the run's, either way"
+    )
+    rule: str
+
+
 class Evaluator(Record):
     """The code that turns raw samples into numbers and verdicts."""
 
@@ -122,6 +141,10 @@ class Plan(Record):
     tokens_sha256: str
     arms: tuple[ArmPlan, ArmPlan]
     order: tuple[tuple[Side, Side, Side, Side], ...]
+    auto: AutoBlocks | None = Field(
+        default=None, description="where blocks are auto: the first of `order` run, even in number"
+    )
+    suspects: SuspectRule | None = None
     gates: tuple[GatePlan, ...]
     reference_steps: int = Field(ge=0)
     budget_s: float
@@ -288,6 +311,7 @@ class BlockValue(Record):
     order: str
     log_ratio: Number | None
     reason: str | None = None
+    suspect: tuple[str, ...] = Field(default=(), description="why the plan's rule marks it")
 
 
 class Estimate(Record):
@@ -302,6 +326,18 @@ class Estimate(Record):
     word: Word
     reason: str | None
     median_ratio: Number | None = Field(description="median step A / median step B, all windows")
+    detectable_80: Number | None = Field(
+        default=None, description="smallest change of the ratio found in 80% of such runs; 0.02: 2%"
+    )
+    detectable_95: Number | None = None
+
+
+class AutoOutcome(Record):
+    """What the pilot's variance asked for."""
+
+    pilot_sd: Number | None = Field(description="within-order deviation of the log ratios")
+    blocks: int = Field(ge=0, description="in all")
+    reason: str
 
 
 class CurveError(Record):
@@ -320,6 +356,10 @@ class Comparison(Record):
     arms: tuple[ArmSummary, ArmSummary]
     blocks: tuple[BlockValue, ...]
     estimate: Estimate
+    sensitivity: Estimate | None = Field(
+        default=None, description="without the suspect blocks; null where there are none"
+    )
+    auto: AutoOutcome | None = None
     curve_errors: dict[Side, CurveError]
     drift: CurveError = Field(description="A against B, paired within a block, |A−B|/max")
     slots_repeat: dict[Side, bool | None]
