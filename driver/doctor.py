@@ -13,9 +13,16 @@ from driver.adapter import AdapterVerdict, judge_page
 from driver.browser import BrowserChoice, BrowserFacts, BrowserSession
 from driver.errors import DriverError
 from driver.layout import cache_dir
-from driver.machine import MachineFacts, machine_facts, machine_state
+from driver.machine import (
+    BUSY_SHARE,
+    MachineFacts,
+    MachineState,
+    machine_facts,
+    machine_state,
+    others_cpu,
+)
 from driver.measure import JobOutcome, run_job
-from driver.records import Job, Op, Record
+from driver.records import Job, Op, OthersCpu, Record
 from driver.server import JobServer
 
 Status = Literal["ok", "missing", "warning", "unknown"]
@@ -59,7 +66,8 @@ async def examine(choice: BrowserChoice | None) -> DoctorReport:
     Never raises for what is missing: that is what the report is for.
     """
     facts = await asyncio.to_thread(machine_facts)
-    checks = [_python(), await _compiler(), _memory(facts), _cache()]
+    others, state = await asyncio.to_thread(others_cpu), machine_state()
+    checks = [_python(), await _compiler(), _memory(facts), _cache(), *_state(state, others)]
     verdict: AdapterVerdict | None = None
     if choice is None:
         checks.append(Check(name="browser", status="missing", value="none found", remedy=_UPDATE))
@@ -121,6 +129,40 @@ def _memory(facts: MachineFacts) -> Check:
         value=f"{available / _GIB:.1f} of {facts.memory_total_bytes / _GIB:.1f} GiB available",
         remedy="close other programs, or use the presets tiny to medium" if low else None,
     )
+
+
+def _state(state: MachineState, others: OthersCpu) -> Iterator[Check]:
+    """Whether the machine is fit to be measured now."""
+    share = others.share
+    busy = share is not None and share > BUSY_SHARE
+    yield Check(
+        name="other load",
+        status="unknown" if share is None else "warning" if busy else "ok",
+        value=others.reason or f"others use {share or 0:.1%} of the machine's CPU time",
+        remedy="close other programs before you measure" if busy else None,
+    )
+    battery = state.power_source == "battery"
+    yield Check(
+        name="power",
+        status={"mains": "ok", "battery": "warning", "unknown": "unknown"}[state.power_source],
+        value=state.unknown.get("power_source", state.power_source),
+        remedy="plug it in before you measure" if battery else None,
+    )
+    if state.low_power_mode is not None:
+        yield Check(
+            name="low-power mode",
+            status="warning" if state.low_power_mode else "ok",
+            value="on" if state.low_power_mode else "off",
+            remedy="turn it off: it slows the machine down" if state.low_power_mode else None,
+        )
+    limit = state.speed_limit_percent
+    if limit is not None:
+        yield Check(
+            name="heat",
+            status="warning" if limit < 100 else "ok",
+            value=f"the CPU may use {limit}% of its speed",
+            remedy="let it cool down" if limit < 100 else None,
+        )
 
 
 def _cache() -> Check:

@@ -7,7 +7,8 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -16,10 +17,12 @@ from typing import Any, Literal
 
 import psutil
 
-from driver.records import Record
+from driver.records import OthersCpu, Record
 
 # Instruction sets worth telling apart when WebAssembly is timed.
 _ISA = ("sse4_1", "sse4_2", "avx", "avx2", "fma", "avx512f", "asimd", "asimddp", "sve", "sve2")
+
+LOW_MEMORY_BYTES = 1 << 30
 
 
 class MachineFacts(Record):
@@ -52,6 +55,7 @@ class MachineState(Record):
     battery_percent: float | None
     low_power_mode: bool | None
     speed_limit_percent: int | None
+    thermal_throttles: int | None = None
     unknown: dict[str, str]
 
 
@@ -81,7 +85,10 @@ def machine_state() -> MachineState:
     if load is None:
         unknown["load"] = "this system has no load average"
     power, percent = _power(unknown)
-    low_power, limit = _mac_power(unknown)
+    mac = _mac_power(unknown)
+    if power == "unknown" and mac.source != "unknown":
+        power = mac.source
+        unknown.pop("power_source", None)
     return MachineState(
         utc=datetime.now(UTC).isoformat(timespec="seconds"),
         load_1min=load[0] if load else None,
@@ -92,10 +99,81 @@ def machine_state() -> MachineState:
         governor=_governor(unknown),
         power_source=power,
         battery_percent=percent,
-        low_power_mode=low_power,
-        speed_limit_percent=limit,
+        low_power_mode=mac.low_power_mode,
+        speed_limit_percent=mac.speed_limit_percent,
+        thermal_throttles=_throttles(unknown),
         unknown=unknown,
     )
+
+
+# One look at the machine before a run: each sample a share of all cores' time.
+SAMPLES, SAMPLE_S = 3, 0.4
+BUSY_SHARE = 0.1
+
+
+def others_cpu() -> OthersCpu:
+    """The share of the machine's CPU time that others use now; takes about a second.
+
+    For a moment in which nothing of ours runs but this process, whose own time is left out.
+    """
+    shares = []
+    try:
+        before = _cpu_times()
+        for _ in range(SAMPLES):
+            time.sleep(SAMPLE_S)
+            after = _cpu_times()
+            shares.append(others_share(before, after))
+            before = after
+    except (OSError, RuntimeError, NotImplementedError) as error:
+        return OthersCpu(shares=(), reason=f"this system does not tell: {error}")
+    if any(share is None for share in shares):
+        return OthersCpu(shares=(), reason="this system's clocks of CPU time stood still")
+    return OthersCpu(shares=tuple(share for share in shares if share is not None))
+
+
+def others_share(before: Mapping[str, float], after: Mapping[str, float]) -> float | None:
+    """Busy time of all cores less our own, over all time; None where no time passed.
+
+    `own` is this process's. Guests' time is in `user` already; waiting for a disk is idle.
+    """
+    passed = {key: after[key] - before[key] for key in before if not key.startswith("guest")}
+    own = passed.pop("own")
+    whole = sum(passed.values())
+    if whole <= 0:
+        return None
+    idle = passed["idle"] + passed.get("iowait", 0.0)
+    return min(1.0, max(0.0, (whole - idle - own) / whole))
+
+
+def _cpu_times() -> dict[str, float]:
+    own = psutil.Process().cpu_times()
+    return {**psutil.cpu_times()._asdict(), "own": own.user + own.system}
+
+
+def warnings(state: MachineState, others: OthersCpu) -> list[str]:
+    """What of the machine's state may spoil a measurement, in plain words with what to do."""
+    found = []
+    share = others.share
+    if share is not None and share > BUSY_SHARE:
+        found.append(
+            f"other programs use {share:.0%} of this machine's CPU time: close them, or the gate "
+            "`quiet` will not pass"
+        )
+    if state.power_source == "battery":
+        left = "" if state.battery_percent is None else f" ({state.battery_percent:.0f}%)"
+        found.append(f"the machine runs on battery{left}: plug it in, or it may slow down")
+    if state.low_power_mode:
+        found.append("low-power mode is on and slows the machine down: turn it off")
+    if state.speed_limit_percent is not None and state.speed_limit_percent < 100:
+        found.append(
+            f"heat limits the CPU to {state.speed_limit_percent}% of its speed: let it cool down"
+        )
+    if state.memory_available_bytes < LOW_MEMORY_BYTES:
+        found.append(
+            f"only {state.memory_available_bytes / 2**30:.1f} GiB of memory are available: close "
+            "other programs, or the system may swap"
+        )
+    return found
 
 
 @contextmanager
@@ -203,18 +281,48 @@ def _power(unknown: dict[str, str]) -> tuple[Literal["mains", "battery", "unknow
     return ("mains" if battery.power_plugged else "battery"), battery.percent
 
 
-def _mac_power(unknown: dict[str, str]) -> tuple[bool | None, int | None]:
-    """Low-power mode and the CPU's thermal speed limit in percent."""
+class MacPower(Record):
+    """What `pmset` tells of a Mac; None and "unknown" where it does not."""
+
+    source: Literal["mains", "battery", "unknown"] = "unknown"
+    low_power_mode: bool | None = None
+    speed_limit_percent: int | None = None
+
+
+def parse_pmset(settings: str, therm: str, batt: str) -> MacPower:
+    """From the output of `pmset -g`, `pmset -g therm` and `pmset -g batt`."""
+    mode = re.search(r"^\s*(?:lowpowermode|powermode)\s+(\d)", settings, re.MULTILINE)
+    limits = re.findall(r"CPU_(?:Speed|Scheduler)_Limit\s*=\s*(\d+)", therm)
+    drawing = re.search(r"drawing from '(AC|Battery|UPS) Power'", batt)
+    names: dict[str, Literal["mains", "battery"]] = {"AC": "mains", "Battery": "battery"}
+    return MacPower(
+        source=names.get(drawing.group(1), "unknown") if drawing else "unknown",
+        low_power_mode=mode.group(1) == "1" if mode else None,  # 2 is the high-power mode
+        speed_limit_percent=min(map(int, limits)) if limits else None,
+    )
+
+
+def _mac_power(unknown: dict[str, str]) -> MacPower:
+    """Power source, low-power mode and the CPU's thermal speed limit in percent."""
     if sys.platform != "darwin":
         unknown["low_power_mode"] = unknown["speed_limit_percent"] = "only macOS tells"
-        return None, None
-    mode = re.search(r"lowpowermode\s+(\d)", _pmset("-g"))
-    limit = re.search(r"CPU_Speed_Limit\s*=\s*(\d+)", _pmset("-g", "therm"))
-    if not mode:
+        return MacPower()
+    found = parse_pmset(_pmset("-g"), _pmset("-g", "therm"), _pmset("-g", "batt"))
+    if found.low_power_mode is None:
         unknown["low_power_mode"] = "pmset does not report it on this Mac"
-    if not limit:
+    if found.speed_limit_percent is None:
         unknown["speed_limit_percent"] = "pmset has recorded no thermal level"
-    return (mode.group(1) == "1" if mode else None), (int(limit.group(1)) if limit else None)
+    return found
+
+
+def _throttles(unknown: dict[str, str], root: Path = Path("/sys/devices/system/cpu")) -> int | None:
+    """How often the cores have been slowed by heat since the system started; Linux on x86."""
+    counts = [_text(path).strip() for path in root.glob("cpu*/thermal_throttle/*_throttle_count")]
+    numbers = [int(count) for count in counts if count.isdigit()]
+    if not numbers:
+        unknown["thermal_throttles"] = "this system does not count them"
+        return None
+    return sum(numbers)
 
 
 def _pmset(*arguments: str) -> str:

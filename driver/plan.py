@@ -10,20 +10,33 @@ from driver.corpus import Corpus, unigram_entropy
 from driver.errors import UsageError
 from driver.jobs import JobMaker
 from driver.parity import gate_plans, judge
+from driver.power import MOST_BLOCKS, PILOT_BLOCKS, STEIN_POWER
 from driver.prepare import Prepared, Probed
 from driver.receipt import frozen
 from driver.records import (
     ArmParity,
     ArmPlan,
+    AutoBlocks,
     CorpusFacts,
     Environment,
     Evaluator,
+    OthersCpu,
     Plan,
     ReferenceFacts,
     Slot,
     Subject,
+    SuspectRule,
 )
-from driver.schedule import BUDGET_RULE, Fit, Wishes, block_orders, fit, least
+from driver.schedule import (
+    BUDGET_RULE,
+    Fit,
+    Wishes,
+    block_orders,
+    fit,
+    least,
+    more_blocks,
+    staged_orders,
+)
 from driver.stats import compare
 from driver.workload import Workload
 
@@ -32,6 +45,18 @@ MARGIN = 0.02
 # The float64 reference may take this share of the time left; curves are compared as far as it came.
 REFERENCE_SHARE = 0.25
 STOP_RULE = "all planned blocks run; the first failed slot ends the run; nothing is retried"
+AUTO_RULE = (
+    "Stein's two stages: after the pilot blocks, and from the variance of their log ratios alone, "
+    "the number of blocks in all that finds the difference with the power, even, up to the most; "
+    "the interval keeps the pilot's variance and degrees of freedom. Nothing else is looked at."
+)
+SUSPECTS = SuspectRule(
+    sentinel_factor=1.2,
+    rule="A block is suspect when a slot's median sentinel is not within this factor of the "
+    "median over all slots, when a page was hidden, or when page or browser reported an event "
+    "other than a warning. The estimate is of all blocks; that without suspect ones stands beside "
+    "it.",
+)
 DECISIONS = ("faster", "slower", "equivalent", "unsure", "failed")
 
 
@@ -63,6 +88,7 @@ class Purpose:
     question: str | None = None
     tracking_url: str | None = None
     profile: bool = False
+    auto: bool = False
 
 
 def fit_budget(
@@ -78,7 +104,7 @@ def fit_budget(
     """
     preset = workload.preset
     wishes = Wishes(
-        blocks=purpose.blocks,
+        blocks=PILOT_BLOCKS if purpose.auto else purpose.blocks,
         windows=preset.windows,
         warmup_steps=preset.warmup_steps,
         warmup_ms=preset.warmup_ms,
@@ -98,6 +124,8 @@ def fit_budget(
             f"({steps}): even one block of single steps takes about {need_s:.0f} s in all. "
             f"Use --budget {int(need_s * 1.2) + 1}s or more, or a smaller preset"
         )
+    if purpose.auto:
+        shape = more_blocks(shape, PILOT_BLOCKS, MOST_BLOCKS, left_ms * share)
     if reference_step_s is None:
         return shape, 0
     left_s = (left_ms - shape.estimated_ms) / 1000
@@ -115,6 +143,7 @@ def freeze(
     probed: Probed,
     facts: machine.MachineFacts,
     state: machine.MachineState,
+    others: OthersCpu,
 ) -> Measured:
     """The plan, frozen and hashed, with everything that is known before the first slot."""
     _, tokens_sha256 = maker.tokens(workload.batches(shape.longest))
@@ -148,7 +177,19 @@ def freeze(
         state_sha256=workload.state_sha256,
         tokens_sha256=tokens_sha256,
         arms=(a, b),
-        order=block_orders(shape.blocks, workload.seed),
+        order=staged_orders(shape.pilot, shape.blocks, workload.seed)
+        if shape.pilot
+        else block_orders(shape.blocks, workload.seed),
+        auto=AutoBlocks(
+            pilot=shape.pilot,
+            most=shape.blocks,
+            difference=MARGIN,
+            power=STEIN_POWER,
+            rule=AUTO_RULE,
+        )
+        if shape.pilot
+        else None,
+        suspects=SUSPECTS,
         gates=gate_plans(purpose.require_hardware),
         reference_steps=len(reference.losses),
         budget_s=purpose.budget_s,
@@ -161,7 +202,7 @@ def freeze(
         require_hardware=purpose.require_hardware,
         evaluator=evaluator(),
     )
-    environment = _environment(plan, probed, facts, state)
+    environment = _environment(plan, probed, facts, state, others)
     known = (store.load_calibration(calibration_key(plan, environment, i)) for i in (0, 1))
     a, b = (
         arm.model_copy(update={"calibration": calibration})
@@ -189,9 +230,10 @@ def now_utc() -> str:
 
 def announce(plan: Plan, used_s: float) -> str:
     """The plan in a few lines, for the person who waits."""
+    most = f"{plan.auto.pilot} to " if plan.auto else ""
     lines = [
-        f"plan {plan.sha256[:12]} frozen after {used_s:.0f} s: {len(plan.order)} block(s) of four "
-        f"slots, about {plan.estimated_s:.0f} s"
+        f"plan {plan.sha256[:12]} frozen after {used_s:.0f} s: {most}{len(plan.order)} block(s) of "
+        f"four slots, {'at most' if plan.auto else 'about'} {plan.estimated_s:.0f} s"
     ]
     if plan.reductions:
         lines.append(f"  to keep the budget: {', '.join(plan.reductions)}")
@@ -228,7 +270,11 @@ def _subject(maker: JobMaker) -> Subject:
 
 
 def _environment(
-    plan: Plan, probed: Probed, facts: machine.MachineFacts, state: machine.MachineState
+    plan: Plan,
+    probed: Probed,
+    facts: machine.MachineFacts,
+    state: machine.MachineState,
+    others: OthersCpu,
 ) -> Environment:
     uses_adapter = any(arm.name == "webgpu" for arm in plan.arms)
     found = probed.adapter_verdict
@@ -236,6 +282,7 @@ def _environment(
         machine=facts.model_dump(mode="json"),
         load_before=state.model_dump(mode="json"),
         load_after=None,
+        others_cpu=others,
         browser=probed.browser,
         page=probed.page,
         adapter=probed.adapter,

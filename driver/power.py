@@ -1,11 +1,11 @@
 """What a number of blocks can tell, and how many blocks a difference asks for. No I/O.
 
 The smallest detectable difference is that which a two-sided test at the interval's level finds with
-a stated probability: the noncentral t distribution for a fixed number of blocks. For `--blocks auto`
-it is Stein's two-stage procedure (Stein 1945, Annals of Mathematical Statistics 16, 243): the number
-of blocks comes from the pilot's variance, and the interval keeps that variance and its degrees of
-freedom, so (mean − truth)·√n/s has Student's t distribution whatever the true variance. The estimate
-so far is never looked at.
+a stated probability: by the noncentral t distribution for a fixed number of blocks. For `--blocks
+auto` it is Stein's two-stage procedure (Stein 1945, Annals of Mathematical Statistics 16, 243): the
+number of blocks comes from the pilot's variance, and the interval keeps that variance and its
+degrees of freedom, so (mean − truth)·√n/s has Student's t distribution whatever the true variance.
+The estimate so far is never looked at.
 """
 
 import math

@@ -56,7 +56,12 @@ async def run(
     and goes on being cancelled.
     """
     began = time.monotonic()
-    state, facts = machine.machine_state(), machine.machine_facts()
+    facts = machine.machine_facts()
+    report.phase("looking at the machine", 1)
+    others = await asyncio.to_thread(machine.others_cpu)  # before anything of ours runs
+    state = machine.machine_state()
+    for warning in machine.warnings(state, others):
+        report.say(f"warning: {warning}")
     check_memory(request.preset, state.memory_available_bytes)
     report.phase("drawing the weights", 1)
     workload = Workload.draw(request.preset, request.corpus, request.seed)
@@ -94,7 +99,7 @@ async def run(
                 reference_curve, workload, reference_steps, ends, report.step
             )
         measured = freeze(
-            request.purpose, workload, maker, (a, b), shape, reference, probed, facts, state
+            request.purpose, workload, maker, (a, b), shape, reference, probed, facts, state, others
         )
         report.say(announce(measured.plan, time.monotonic() - began))
         if measured.parity_holds():

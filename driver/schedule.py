@@ -84,6 +84,7 @@ class Fit:
     choices: tuple[Choice, Choice]
     estimated_ms: float
     reductions: tuple[str, ...]
+    pilot: int | None = None  # of `blocks`, the most, where the number is decided after these
 
     @property
     def longest(self) -> int:
@@ -106,6 +107,19 @@ def fit(
         if plan.estimated_ms <= left_ms:
             return plan
     return None
+
+
+def more_blocks(shape: Fit, pilot: int, most: int, left_ms: float) -> Fit:
+    """A pilot's plan with room for later pairs of blocks, up to `most` in all and `left_ms`.
+
+    Where the budget did not allow the pilot, the number of blocks is fixed and says so.
+    """
+    if shape.blocks < pilot:
+        cut = (f"blocks auto → {shape.blocks}", *shape.reductions[1:])
+        return replace(shape, reductions=cut)
+    block_ms = shape.estimated_ms / shape.blocks
+    blocks = min(most, max(pilot, 2 * int(left_ms / max(block_ms, 1e-6) / 2)))
+    return replace(shape, blocks=blocks, estimated_ms=blocks * block_ms, pilot=pilot)
 
 
 def least(wishes: Wishes, costs: tuple[ArmCost, ArmCost], browser_ms: float) -> Fit:

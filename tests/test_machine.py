@@ -10,7 +10,19 @@ import pytest
 from driver.adapter import AdapterSignals, judge
 from driver.browser import BrowserChoice, find_browser
 from driver.doctor import examine
-from driver.machine import awake, cpu_quota_cores, machine_facts, machine_state
+from driver.machine import (
+    MachineState,
+    MacPower,
+    awake,
+    cpu_quota_cores,
+    machine_facts,
+    machine_state,
+    others_cpu,
+    others_share,
+    parse_pmset,
+    warnings,
+)
+from driver.records import OthersCpu
 
 # --------------------------------------------------------------------------- the machine
 
@@ -80,6 +92,107 @@ def test_a_quota_of_time(
         path.write_text(text)
     assert cpu_quota_cores(tmp_path / "groups", tmp_path / "root") == cores
     assert cpu_quota_cores(tmp_path / "none", tmp_path / "root") is None
+
+
+# --------------------------------------------------------------------------- others
+
+
+def test_others_share_of_the_time_now() -> None:
+    found = others_cpu()
+    assert found.reason is None
+    assert len(found.shares) == 3
+    assert all(0 <= share <= 1 for share in found.shares)
+    assert found.share == sorted(found.shares)[1]
+
+
+@pytest.mark.parametrize(
+    ("passed", "share"),
+    [
+        ({"user": 2.0, "system": 1.0, "idle": 7.0, "own": 0.0}, 0.3),
+        ({"user": 2.0, "system": 1.0, "idle": 7.0, "own": 2.0}, 0.1),  # ours does not count
+        ({"user": 2.0, "system": 0.0, "idle": 4.0, "iowait": 4.0, "own": 0.0}, 0.2),
+        ({"user": 2.0, "system": 0.0, "idle": 8.0, "guest": 2.0, "own": 0.0}, 0.2),
+        ({"user": 0.0, "system": 0.0, "idle": 8.0, "steal": 2.0, "own": 0.0}, 0.2),
+        ({"user": 0.0, "system": 0.0, "idle": 1.0, "own": 0.5}, 0.0),  # coarse clocks
+        ({"user": 0.0, "system": 0.0, "idle": 0.0, "own": 0.0}, None),
+    ],
+)
+def test_others_share(passed: dict[str, float], share: float | None) -> None:
+    before = dict.fromkeys(passed, 100.0)
+    after = {key: 100.0 + value for key, value in passed.items()}
+    assert others_share(before, after) == (share if share is None else pytest.approx(share))
+
+
+# --------------------------------------------------------------------------- a Mac's power
+
+PMSET = """System-wide power settings:
+Currently in use:
+ standby              1
+ lowpowermode         {mode}
+ sleep                1 (sleep prevented by caffeinate)
+"""
+NO_THERM = """Note: No thermal warning level has been recorded
+Note: No performance warning level has been recorded
+Note: No CPU power status has been recorded
+"""
+THERM = """2026-11-30 07:00:00 +0000
+ CPU_Scheduler_Limit \t= 100
+ CPU_Available_CPUs \t= 8
+ CPU_Speed_Limit \t= 62
+"""
+ON_BATTERY = "Now drawing from 'Battery Power'\n -InternalBattery-0 (id=1) 93%; discharging\n"
+
+
+@pytest.mark.parametrize(
+    ("texts", "found"),
+    [
+        (("", "", ""), MacPower()),
+        (
+            (PMSET.format(mode=0), NO_THERM, "Now drawing from 'AC Power'\n"),
+            MacPower(source="mains", low_power_mode=False),
+        ),
+        (
+            (PMSET.format(mode=1), THERM, ON_BATTERY),
+            MacPower(source="battery", low_power_mode=True, speed_limit_percent=62),
+        ),
+        ((" powermode            2\n", "", ""), MacPower(low_power_mode=False)),
+        ((" powermode            1\n", "", ""), MacPower(low_power_mode=True)),
+        (("", "", "Now drawing from 'UPS Power'"), MacPower()),
+    ],
+)
+def test_what_pmset_says(texts: tuple[str, str, str], found: MacPower) -> None:
+    assert parse_pmset(*texts) == found
+
+
+def state(**changes: Any) -> MachineState:
+    calm = {
+        "power_source": "mains", "low_power_mode": False, "speed_limit_percent": 100,
+        "memory_available_bytes": 8 << 30,
+    }  # fmt: skip
+    return machine_state().model_copy(update=calm | changes)
+
+
+QUIET = OthersCpu(shares=(0.01, 0.02, 0.03))
+
+
+@pytest.mark.parametrize(
+    ("changes", "others", "words"),
+    [
+        ({}, QUIET, None),
+        ({}, OthersCpu(shares=(), reason="not told"), None),
+        ({}, OthersCpu(shares=(0.5,)), "other programs use 50%"),
+        ({"power_source": "battery", "battery_percent": 40.0}, QUIET, "on battery (40%)"),
+        ({"low_power_mode": True}, QUIET, "low-power mode is on"),
+        ({"speed_limit_percent": 62}, QUIET, "62% of its speed"),
+        ({"memory_available_bytes": 1 << 29}, QUIET, "only 0.5 GiB"),
+    ],
+)
+def test_a_person_is_warned_beforehand(
+    changes: dict[str, Any], others: OthersCpu, words: str | None
+) -> None:
+    said = warnings(state(**changes), others)
+    assert len(said) == (words is not None)
+    assert words is None or words in said[0]
 
 
 # --------------------------------------------------------------------------- the adapter

@@ -16,7 +16,7 @@ from driver import parity
 from driver.parity import differences, gate_plans, key_bias_ratio, tensor_error
 from driver.parity.gates import FULL_REFERENCE
 from driver.receipt import derive
-from driver.records import Gate, Slot, TensorError, Verdict
+from driver.records import Gate, OthersCpu, Slot, TensorError, Verdict
 
 NAN = math.nan
 BAD = (NAN, math.inf, -math.inf)
@@ -302,9 +302,19 @@ def short(index: int, field: str) -> Parts:
     return GOOD.with_slot(index, **{field: getattr(GOOD.slots[index], field)[:-1]})
 
 
-def quiet(load: Any, cores: Any = 8) -> Parts:
+def quiet(*shares: float) -> Parts:
+    return GOOD.with_environment(others_cpu=OthersCpu(shares=shares, reason=None))
+
+
+def quiet_by_load(load: Any, cores: Any = 8) -> Parts:
+    """As receipts were before the others' share was measured, and their limit."""
     environment = GOOD.environment
-    return GOOD.with_environment(
+    gates = tuple(
+        gate.model_copy(update={"limit": 0.5}) if gate.name == "quiet" else gate
+        for gate in GOOD.plan.gates
+    )
+    return GOOD.with_plan(gates=gates).with_environment(
+        others_cpu=None,
         load_before=environment.load_before | {"load_1min": load},
         machine=environment.machine | {"cores_logical": cores},
     )
@@ -418,13 +428,19 @@ CASES: list[Case] = [
     ("blocks", "fail", lambda: receipts.parts(blocks=5)),
     ("blocks", "fail", lambda: GOOD.with_slot(B, windows_ms=[0.0, 1.0, 1.0])),
     ("blocks", "fail", lambda: replace(GOOD, slots=())),
-    ("quiet", "pass", lambda: quiet(4.0)),
-    ("quiet", "fail", lambda: quiet(4.1)),
-    ("quiet", "unknown", lambda: quiet(None)),
-    ("quiet", "unknown", lambda: quiet("0.1")),
-    ("quiet", "unknown", lambda: quiet(0.1, cores=None)),
-    ("quiet", "unknown", lambda: quiet(0.1, cores=0)),
+    ("quiet", "pass", lambda: quiet(0.1)),
+    ("quiet", "pass", lambda: quiet(0.1, 0.0, 0.9)),
+    ("quiet", "fail", lambda: quiet(0.11, 0.0, 0.9)),
     ("quiet", "fail", lambda: quiet(NAN)),
+    ("quiet", "fail", lambda: quiet(-1.0)),
+    ("quiet", "unknown", quiet),
+    ("quiet", "pass", lambda: quiet_by_load(4.0)),
+    ("quiet", "fail", lambda: quiet_by_load(4.1)),
+    ("quiet", "unknown", lambda: quiet_by_load(None)),
+    ("quiet", "unknown", lambda: quiet_by_load("0.1")),
+    ("quiet", "unknown", lambda: quiet_by_load(0.1, cores=None)),
+    ("quiet", "unknown", lambda: quiet_by_load(0.1, cores=0)),
+    ("quiet", "fail", lambda: quiet_by_load(NAN)),
     ("arms", "pass", lambda: GOOD),
     ("arms", "fail", lambda: receipts.parts(names=("null", "null"))),
     ("arms", "fail", lambda: receipts.parts(names=("wasm", "null"))),
@@ -513,7 +529,7 @@ def test_a_software_adapter_is_unqualified() -> None:
 
 def test_a_software_adapter_comes_first_of_the_reasons() -> None:
     run = receipts.parts(adapter="software", blocks=1)
-    run = run.with_environment(load_before={"load_1min": 80.0})
+    run = run.with_environment(others_cpu=OthersCpu(shares=(0.8,)))
     _, verdict = judged(run)
     assert verdict.reasons[0].startswith("software adapter")
     assert len(verdict.reasons) == 3

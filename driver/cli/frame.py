@@ -36,6 +36,14 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing
 BlocksOption = Annotated[
     int | None, typer.Option(help="Blocks of four slots; default from the preset.")
 ]
+RunBlocksOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N|auto",
+        help="Blocks of four slots; auto: 6, then what their variance asks for within the budget. "
+        "Default from the preset.",
+    ),
+]
 SeedOption = Annotated[
     int | None, typer.Option(help="Seed of weights, batches and order; default from the preset.")
 ]
@@ -62,6 +70,16 @@ def _root(
 def arm_for(text: str) -> ArmSpec:
     """One arm as a person writes it, its source in the cache; raises ArmError and LackError."""
     return sources.located(parse_arm(text))
+
+
+def parse_blocks(text: str | None) -> tuple[int | None, bool]:
+    """Number of blocks, where one is given, and whether it is `auto`. Raises UsageError."""
+    if text is None or text == "auto":
+        return None, text == "auto"
+    try:
+        return int(text), False
+    except ValueError:
+        raise UsageError(f"--blocks {text}: expected a number, or auto") from None
 
 
 def check_numbers(blocks: int | None, seed: int | None) -> None:

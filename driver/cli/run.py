@@ -19,19 +19,20 @@ from driver import replay as replays
 from driver.arms import ArmSpec, parse_arms
 from driver.cases import Case, write_result
 from driver.cli.frame import (
-    BlocksOption,
     BrowserOption,
     CorpusOption,
     HeadedOption,
     JsonOption,
     OutOption,
     QuietOption,
+    RunBlocksOption,
     SeedOption,
     arm_for,
     browser_for,
     check_numbers,
     corpus_for,
     interruptible,
+    parse_blocks,
     terminal,
 )
 from driver.errors import DriverError, Interrupted, UsageError
@@ -52,7 +53,7 @@ def run(
     arms: Annotated[
         str, typer.Option(help="Two arms A,B; the same arm twice is an A/A run.")
     ] = "wasm,webgpu",
-    blocks: BlocksOption = None,
+    blocks: RunBlocksOption = None,
     seed: SeedOption = None,
     corpus_file: CorpusOption = None,
     browser: BrowserOption = None,
@@ -190,7 +191,7 @@ def _requests(
     preset_names: str,
     arms: str,
     pin: Path | None,
-    blocks: int | None,
+    blocks_text: str | None,
     seed: int | None,
     corpus_file: str | None,
     out: Path,
@@ -202,6 +203,7 @@ def _requests(
     """One request per preset; raises UsageError before anything has started."""
     if require not in (None, "hardware"):
         raise UsageError(f"--require {require}: only `hardware` can be required")
+    blocks, auto = parse_blocks(blocks_text)
     check_numbers(blocks, seed)
     first, second = parse_arms(arms)
     specs = (sources.located(first), sources.located(second))
@@ -227,6 +229,7 @@ def _requests(
                 purpose=replace(
                     purpose,
                     blocks=blocks or preset.blocks,
+                    auto=auto,
                     budget_s=limit_s or preset.budget_s,
                 ),
                 out=out,

@@ -56,7 +56,8 @@ _WHOLE: tuple[tuple[str, GateClass, float | None, str], ...] = (
     ("drift.loss", "blocking", 2e-5, "largest paired |A−B|/max of a loss within a block"),
     ("adapter", "qualifying", None, "the WebGPU adapter is hardware"),
     ("blocks", "qualifying", float(LEAST_BLOCKS), "blocks finished; an even number is needed"),
-    ("quiet", "qualifying", 0.5, "load average per core before the run"),
+    ("quiet", "qualifying", 0.1,
+     "share of the machine's CPU time that others use right before the run"),
     ("arms", "qualifying", None, "both arms really train"),
 )  # fmt: skip
 
@@ -373,6 +374,18 @@ def _blocks(comparison: Comparison, least: float | None) -> Outcome:
 
 
 def _quiet(environment: Environment, limit: float | None) -> Outcome:
+    others = environment.others_cpu
+    if others is None:
+        return _quiet_by_load(environment, limit)
+    if others.share is None or limit is None:
+        return others.share, "unknown", others.reason or "no limit in the plan"
+    status: GateStatus = "pass" if 0 <= others.share <= limit else "fail"
+    words = f"others used {others.share:.1%} of the machine's CPU time before the run"
+    return others.share, status, f"{words}, limit {limit:.0%}"
+
+
+def _quiet_by_load(environment: Environment, limit: float | None) -> Outcome:
+    """As receipts were judged before the others' share was measured."""
     load, cores = environment.load_before.get("load_1min"), environment.machine.get("cores_logical")
     if not isinstance(load, int | float) or not isinstance(cores, int) or cores < 1:
         return None, "unknown", "this system gives no load average"

@@ -1,5 +1,6 @@
 """The receipt: plan, raw slots, and everything derived from them."""
 
+from statistics import median
 from typing import Any, Literal
 
 from pydantic import Field
@@ -178,12 +179,27 @@ class Subject(Record):
     artifacts: tuple[Artifact, ...]
 
 
+class OthersCpu(Record):
+    """Share of the machine's CPU time that others used right before the run: 1 is all cores."""
+
+    shares: tuple[Number, ...] = Field(description="one after another, nothing of ours running")
+    reason: str | None = Field(default=None, description="why there are none")
+
+    @property
+    def share(self) -> float | None:
+        """Their median."""
+        return median(self.shares) if self.shares else None
+
+
 class Environment(Record):
     """Where it was measured."""
 
     machine: dict[str, Any]
     load_before: dict[str, Any]
     load_after: dict[str, Any] | None
+    others_cpu: OthersCpu | None = Field(
+        default=None, description="null in receipts from before it was measured"
+    )
     browser: dict[str, Any]
     page: dict[str, Any]
     adapter: dict[str, Any] | None

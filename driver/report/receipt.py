@@ -54,7 +54,7 @@ def svg(receipt: Receipt, width: int = 120) -> str:
 
 
 def _page(console: Console, receipt: Receipt) -> None:
-    plan, comparison = receipt.plan, receipt.comparison
+    plan = receipt.plan
     write_line(console, f"{plan.preset.get('name')}: {plan.question}", "bold")
     write_line(console, verdict_line(receipt), _VERDICT_STYLE[receipt.verdict.status])
     console.print()
@@ -73,7 +73,8 @@ def _page(console: Console, receipt: Receipt) -> None:
     console.print()
     console.print(_arms_table(receipt))
     console.print()
-    write_line(console, _estimate_line(comparison.estimate, receipt))
+    for line in _estimate_lines(receipt):
+        write_line(console, line)
     for line in _curve_lines(receipt):
         write_line(console, line)
     console.print()
@@ -191,6 +192,27 @@ def _share(receipt: Receipt, summary: ArmSummary) -> str:
         return ""
     reached = executed_flops(receipt.plan.config) / summary.median_step_ms / 1e6
     return f"{reached / peak:.0%}"
+
+
+def _estimate_lines(receipt: Receipt) -> list[str]:
+    """The estimate, what it could have found, how many blocks were asked for, the doubtful ones."""
+    found, lines = receipt.comparison, [_estimate_line(receipt.comparison.estimate, receipt)]
+    estimate = found.estimate
+    if estimate.detectable_80 is not None and estimate.detectable_95 is not None:
+        lines.append(
+            f"such a run finds a difference of {estimate.detectable_80:.1%} in 80% of cases, of "
+            f"{estimate.detectable_95:.1%} in 95%"
+        )
+    if found.auto:
+        lines.append(f"blocks auto: {found.auto.reason}")
+    suspect = [block for block in found.blocks if block.suspect]
+    if found.sensitivity:
+        names = ", ".join(str(block.block) for block in suspect)
+        lines.append(
+            f"without suspect block(s) {names} ({suspect[0].suspect[0]}): "
+            f"{_estimate_line(found.sensitivity, receipt)}"
+        )
+    return lines
 
 
 def _estimate_line(estimate: Estimate, receipt: Receipt) -> str:
