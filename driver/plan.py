@@ -48,7 +48,9 @@ STOP_RULE = "all planned blocks run; the first failed slot ends the run; nothing
 AUTO_RULE = (
     "Stein's two stages: after the pilot blocks, and from the variance of their log ratios alone, "
     "the number of blocks in all that finds the difference with the power, even, up to the most; "
-    "the interval keeps the pilot's variance and degrees of freedom. Nothing else is looked at."
+    "the interval keeps the pilot's variance and degrees of freedom, unless the later blocks' "
+    "variance is larger by an F test at 5%: then the wider of that and all blocks'. Nothing else "
+    "is looked at."
 )
 SUSPECTS = SuspectRule(
     sentinel_factor=1.2,

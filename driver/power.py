@@ -5,7 +5,9 @@ a stated probability: by the noncentral t distribution for a fixed number of blo
 auto` it is Stein's two-stage procedure (Stein 1945, Annals of Mathematical Statistics 16, 243): the
 number of blocks comes from the pilot's variance, and the interval keeps that variance and its
 degrees of freedom, so (mean − truth)·√n/s has Student's t distribution whatever the true variance.
-The estimate so far is never looked at.
+The estimate so far is never looked at. Where the later blocks vary more than the pilot's by more
+than chance allows (rare disturbances that the pilot did not meet), the interval is that of all
+blocks; simulation says what each does.
 """
 
 import math
@@ -21,6 +23,7 @@ MOST_BLOCKS = 60
 STEIN_POWER = 0.95
 
 
+@lru_cache
 def t_quantile(df: int, confidence: float = CONFIDENCE) -> float:
     """Half-width of a two-sided interval in standard errors."""
     return float(scipy_stats.t.ppf((1 + confidence) / 2, df))
@@ -44,6 +47,11 @@ def stein_blocks(sd: float, df: int, difference: float, pilot: int, most: int) -
         return most
     wanted = max(pilot, math.ceil(asked - 1e-9))
     return min(most, wanted + wanted % 2)
+
+
+def varies_more(sd: float, df: int, other_sd: float, other_df: int) -> bool:
+    """Whether a deviation is larger than another by more than chance allows: F test, 5%."""
+    return sd**2 > float(scipy_stats.f.ppf(CONFIDENCE, df, other_df)) * other_sd**2
 
 
 @lru_cache

@@ -160,7 +160,8 @@ def estimate(
 ) -> Estimate:
     """Time of A over time of B from the blocks' values; with `pilot` after Stein's two stages.
 
-    Such an interval is of the first `pilot` blocks' variance and degrees of freedom.
+    Such an interval is of the first `pilot` blocks' variance and degrees of freedom, unless the
+    later blocks vary more than chance allows: then of all blocks, where that is wider.
     """
     by_order = _by_order(blocks)
     n = sum(map(len, by_order.values()))
@@ -171,13 +172,23 @@ def estimate(
             f"least {LEAST_BLOCKS}, half of each order"
         )
         return _without_interval(by_order, plain_ratio, reason)
-    first = _by_order(blocks[:pilot]) if pilot else by_order
-    staged = pilot is not None and sum(map(len, first.values())) == pilot
-    sd, df = _within(first if staged else by_order)
-    shift = power.stein_detectable if staged else power.detectable
-    return _with_interval(
-        by_order, margin, plain_ratio, sd, df, [shift(sd, n, df, p) for p in power.POWERS]
-    )
+    sd, df = _within(by_order)
+    found = [power.detectable(sd, n, df, p) for p in power.POWERS]
+    whole = _with_interval(by_order, margin, plain_ratio, sd, df, found)
+    first = _by_order(blocks[:pilot]) if pilot else {}
+    if not pilot or pilot == n or sum(map(len, first.values())) != pilot:
+        return whole
+    sd, df = _within(first)
+    found = [power.stein_detectable(sd, n, df, p) for p in power.POWERS]
+    staged = _with_interval(by_order, margin, plain_ratio, sd, df, found)
+    # A pilot that met none of the rare disturbances would promise too much.
+    wilder = n - pilot > 2 and power.varies_more(*_within(_by_order(blocks[pilot:])), sd, df)
+    if wilder and (whole.high or 0) > (staged.high or 0):
+        reason = (
+            "later blocks vary more than the pilot's, so the interval is of all blocks' variance"
+        )
+        return whole.model_copy(update={"reason": reason})
+    return staged
 
 
 def sensitivity(blocks: Sequence[BlockValue], margin: float) -> Estimate | None:

@@ -60,7 +60,10 @@ def bad_usage(tmp_path: Path) -> dict[str, tuple[list[str], str]]:
         "corpus too short": ([*run, "--corpus", str(short)], "33"),
         "blocks 0": ([*run, "--blocks", "0"], "--blocks 0"),
         "blocks negative": ([*run, "--blocks", "-1"], "--blocks -1"),
-        "blocks not a number": ([*run, "--blocks", "two"], "--blocks"),
+        "blocks not a number": (
+            [*run, "--blocks", "two"],
+            "--blocks two: expected a number, or auto",
+        ),
         "negative seed": ([*run, "--seed", "-1"], "--seed -1"),
         "huge seed": ([*run, "--seed", str(2**53)], "--seed"),
         "bad budget": ([*run, "--budget", "soon"], "soon"),

@@ -11,11 +11,14 @@ from driver.schedule import (
     ABBA,
     BAAB,
     ArmCost,
+    Choice,
     Fit,
     Wishes,
     block_orders,
     fit,
     least,
+    more_blocks,
+    staged_orders,
     steps_per_window,
 )
 
@@ -67,6 +70,37 @@ def test_the_order_is_the_same_everywhere() -> None:
     # A receipt's seed must give its order on another machine and version.
     drawn = " ".join("".join(order) for order in block_orders(6, 11))
     assert drawn == "ABBA BAAB BAAB BAAB ABBA ABBA"
+
+
+@given(st.integers(0, 30), st.integers(0, 2**53 - 1))
+def test_two_stages_are_balanced_after_every_pair(pairs: int, seed: int) -> None:
+    most = 6 + 2 * pairs
+    orders = staged_orders(6, most, seed)
+    assert len(orders) == most
+    assert orders[:6] == block_orders(6, seed)
+    for n in range(6, most + 1, 2):
+        assert Counter(orders[:n]) == Counter({ABBA: n // 2, BAAB: n // 2})
+
+
+def test_a_later_pair_does_not_depend_on_how_many_there_may_be() -> None:
+    drawn = {staged_orders(6, 8, seed)[6:] for seed in range(50)}
+    assert drawn == {(ABBA, BAAB), (BAAB, ABBA)}
+
+
+@pytest.mark.parametrize(
+    ("left_ms", "blocks", "pilot"), [(7000, 6, 6), (8000, 8, 6), (9999, 8, 6), (1e9, 60, 6)]
+)
+def test_a_budget_for_later_blocks(left_ms: float, blocks: int, pilot: int) -> None:
+    shape = Fit(6, (Choice(1, 5, 1), Choice(1, 5, 1)), 6000.0, ())
+    got = more_blocks(shape, 6, 60, left_ms)
+    assert (got.blocks, got.pilot, got.estimated_ms) == (blocks, pilot, 1000.0 * blocks)
+
+
+def test_a_budget_too_small_for_the_pilot_fixes_the_blocks() -> None:
+    shape = Fit(4, (Choice(1, 3, 1), Choice(1, 3, 1)), 4000.0, ("blocks 6 → 4", "windows"))
+    got = more_blocks(shape, 6, 60, 1e9)
+    assert (got.blocks, got.pilot) == (4, None)
+    assert got.reductions == ("blocks auto → 4", "windows")
 
 
 # --------------------------------------------------------------------------- windows

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import receipts
 import scipy.stats
+import simulation
 from hypothesis import given
 from hypothesis import strategies as st
 
-from driver import stats
-from driver.records import BlockValue, Estimate, Side, Slot
-from driver.schedule import block_orders
+from driver import power, stats
+from driver.plan import SUSPECTS
+from driver.records import AutoBlocks, BlockValue, Estimate, Side, Slot, SlotEvent
+from driver.schedule import block_orders, staged_orders
 
 ORDERS = ("ABBA", "BAAB")
 
@@ -302,3 +304,194 @@ def test_simulated_machines_that_drift() -> None:
         ratios.append(found.ratio or 0)
         assert (found.high or 9) / (found.low or 1) < 1.05  # the drift is not noise to it
     assert np.mean(ratios) == pytest.approx(1.5, rel=0.002)
+
+
+# --------------------------------------------------------------------------- what blocks can tell
+
+
+@pytest.mark.parametrize("wanted", power.POWERS)
+@pytest.mark.parametrize("blocks", [4, 6, 20])
+def test_the_detectable_difference_is_detected_that_often(blocks: int, wanted: float) -> None:
+    df, sd = blocks - 2, 0.03
+    change = power.detectable(sd, blocks, df, wanted)
+    rng = np.random.default_rng([blocks, int(100 * wanted)])
+    means = change + sd / math.sqrt(blocks) * rng.standard_normal(20_000)
+    deviations = sd * np.sqrt(rng.chisquare(df, 20_000) / df)
+    found = np.abs(means) > power.t_quantile(df) * deviations / math.sqrt(blocks)
+    assert np.mean(found) == pytest.approx(wanted, abs=0.01)
+
+
+def test_an_estimate_tells_what_it_could_have_found() -> None:
+    got = estimate([0.01, 0.03, 0.02], [0.01, 0.03, 0.02])
+    want = power.detectable(0.01, 6, 4, 0.8)
+    assert got.detectable_80 == pytest.approx(math.expm1(want))
+    assert (got.detectable_95 or 0) > (got.detectable_80 or 0)
+    assert estimate([0.1], [0.1]).detectable_80 is None
+    assert estimate([0.1, 0.1], [0.1, 0.1]).detectable_80 == 0
+
+
+# --------------------------------------------------------------------------- two stages
+
+
+def staged_plan(most: int = 20) -> Any:
+    plan = receipts.parts(names=("wasm", "wasm"), blocks=6).plan
+    rule = AutoBlocks(pilot=6, most=most, difference=0.02, power=0.95, rule="")
+    return plan.model_copy(update={"order": staged_orders(6, most, 3), "auto": rule})
+
+
+def pilot_of(sd: float) -> list[BlockValue]:
+    """Six blocks with a within-order deviation of `sd`."""
+    return values([[0.1 - sd, 0.1, 0.1 + sd], [0.2 - sd, 0.2, 0.2 + sd]])
+
+
+@pytest.mark.parametrize(
+    ("sd", "blocks"), [(0.0, 6), (0.001, 6), (0.012, 10), (0.0122, 10), (0.015, 14), (0.3, 20)]
+)
+def test_the_pilots_variance_asks_for_blocks(sd: float, blocks: int) -> None:
+    found = stats.stein(staged_plan(), pilot_of(sd))
+    assert found is not None
+    assert found.blocks == blocks
+    assert found.pilot_sd == pytest.approx(sd)
+    asked = ((2.776445 + 2.131847) * sd / math.log(1.02)) ** 2
+    assert blocks == min(20, max(6, 2 * math.ceil(asked / 2)))
+    assert ("within the budget" in found.reason) == (sd == 0.3)
+
+
+def test_later_blocks_do_not_change_how_many_there_are() -> None:
+    plan, pilot = staged_plan(), pilot_of(0.012)
+    later = [
+        BlockValue(block=6 + i, order="".join(order), log_ratio=9.0 * i)
+        for i, order in enumerate(plan.order[6:])
+    ]
+    assert stats.stein(plan, [*pilot, *later]) == stats.stein(plan, pilot)
+
+
+def test_a_pilot_that_did_not_finish_asks_for_nothing_more() -> None:
+    found = stats.stein(staged_plan(), pilot_of(0.5)[:5])
+    assert found is not None
+    assert (found.blocks, found.pilot_sd) == (6, None)
+    assert found.reason == "5 of 6 pilot blocks finished"
+
+
+def test_no_stages_where_the_number_was_fixed() -> None:
+    assert stats.stein(receipts.parts().plan, pilot_of(0.1)) is None
+
+
+def test_the_interval_keeps_the_pilots_variance() -> None:
+    calm = values([[0.1, 0.1], [0.2, 0.2]])
+    got = stats.estimate([*pilot_of(0.01), *calm], 0.02, None, 6)
+    assert (got.blocks, got.degrees_of_freedom, got.reason) == (10, 4, None)
+    half = math.log((got.high or 0) / (got.low or 1)) / 2
+    assert half == pytest.approx(2.776445 * 0.01 / math.sqrt(10), rel=1e-6)
+
+
+def test_a_pilot_that_saw_no_disturbance_does_not_promise_what_later_blocks_break() -> None:
+    wild = values([[0.0, 0.5], [0.2, 0.9]])
+    got = stats.estimate([*pilot_of(0.01), *wild], 0.02, None, 6)
+    plain = stats.estimate([*pilot_of(0.01), *wild], 0.02, None)
+    assert (got.low, got.high, got.degrees_of_freedom) == (plain.low, plain.high, 8)
+    assert "later blocks vary more" in (got.reason or "")
+
+
+def test_a_run_of_two_stages_is_computed_again_from_its_slots() -> None:
+    run = receipts.parts(names=("wasm", "wasm"), blocks=6, noise=0.0)
+    rule = AutoBlocks(pilot=6, most=20, difference=0.02, power=0.95, rule="")
+    order = (*run.plan.order, *staged_orders(6, 20, 3)[6:])
+    plan = run.plan.model_copy(update={"order": order, "auto": rule})
+    found = stats.compare(plan, run.reference, run.slots)
+    assert found.auto is not None
+    assert found.auto.blocks == len(found.blocks) == 6
+    assert stats.planned_blocks(plan, run.slots) == stats.planned_blocks(plan, []) == 6
+
+
+# --------------------------------------------------------------------------- suspect blocks
+
+
+def suspect_run(index: int, **changes: Any) -> Any:
+    run = receipts.parts(blocks=6).with_slot(index, **changes).with_plan(suspects=SUSPECTS)
+    return stats.compare(run.plan, run.reference, run.slots)
+
+
+def test_no_suspect_block_no_second_estimate() -> None:
+    found = suspect_run(0)
+    assert found.sensitivity is None
+    assert all(block.suspect == () for block in found.blocks)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"sentinel_ms": [4.0, 4.2]}, "slot 9: the machine's sentinel took 1.34 times the usual"),
+        ({"sentinel_ms": [2.0]}, "sentinel took 0.66 times"),
+        ({"events": [SlotEvent(kind="hidden", message="once hidden")]}, "slot 9: hidden"),
+    ],
+)
+def test_a_suspect_block_stays_in_the_estimate(changes: dict[str, Any], words: str) -> None:
+    before, found = suspect_run(9), suspect_run(9, **changes)
+    assert [bool(block.suspect) for block in found.blocks] == [i == 2 for i in range(6)]
+    assert words in found.blocks[2].suspect[0]
+    assert found.estimate == before.estimate
+    assert found.sensitivity is not None
+    assert (found.sensitivity.blocks, found.sensitivity.degrees_of_freedom) == (5, 3)
+    assert found.sensitivity.ratio == pytest.approx(2.0, rel=0.02)
+
+
+def test_slots_without_a_sentinel_are_not_suspect() -> None:
+    assert suspect_run(9, sentinel_ms=[]).sensitivity is None
+    assert suspect_run(9, sentinel_ms=[math.nan]).sensitivity is None
+
+
+def test_too_few_blocks_are_left_for_an_interval() -> None:
+    marked = [b.model_copy(update={"suspect": ("x",)}) for b in pilot_of(0.1)[:3]]
+    got = stats.sensitivity([*marked, *pilot_of(0.1)[3:]], 0.02)
+    assert got is not None
+    assert (got.blocks, got.low, got.word) == (3, None, "unsure")
+    assert "at least 4 of both orders" in (got.reason or "")
+
+
+def test_a_sensitivity_of_unequal_orders_is_a_regression_on_the_order() -> None:
+    first, second = [0.3, 0.31, 0.33], [0.5, 0.52]
+    marked = BlockValue(block=9, order="BAAB", log_ratio=7.0, suspect=("x",))
+    got = stats.sensitivity([*values([first, second]), marked], 0.02)
+    assert got is not None
+    other = scipy.stats.ttest_ind(first, [-x for x in second]).confidence_interval(0.95)
+    assert math.log(got.low or 0) == pytest.approx(other.low / 2, rel=1e-9)
+    assert math.log(got.high or 0) == pytest.approx(other.high / 2, rel=1e-9)
+
+
+# --------------------------------------------------------------------------- models of noise
+
+
+def holds(row: simulation.Row, runs: int) -> None:
+    """The targets, widened by what chance allows `runs` runs over the 2000 of the full size."""
+    slack = 2.6 * math.sqrt(0.05 * 0.95) * (1 / math.sqrt(runs) - 1 / math.sqrt(2000))
+    assert row.coverage >= 0.935 - slack, row
+    assert row.coverage <= 0.965 + slack or row.model != "Gaussian", row
+    assert row.false_positives <= 0.062 + slack, row
+
+
+@pytest.mark.parametrize("auto", [False, True], ids=["fixed", "auto"])
+@pytest.mark.parametrize("model", simulation.MODELS)
+def test_simulated_benchmarks(model: str, auto: bool) -> None:
+    holds(simulation.row(model, auto, 200), 200)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("auto", [False, True], ids=["fixed", "auto"])
+@pytest.mark.parametrize("model", simulation.MODELS)
+def test_two_thousand_simulated_benchmarks(model: str, auto: bool) -> None:
+    holds(simulation.row(model, auto, 2000), 2000)
+
+
+def test_a_linear_drift_changes_no_simulated_estimate() -> None:
+    for i in range(20):
+        drifting, steady = (
+            simulation.benchmark(noise, False, 0.1, (i,))
+            for noise in (simulation.linear_drift, simulation.gaussian)
+        )
+        assert drifting.low == pytest.approx(steady.low, rel=1e-12)
+        assert drifting.high == pytest.approx(steady.high, rel=1e-12)
+
+
+def test_a_slowdown_of_a_twentieth_is_found() -> None:
+    assert simulation.power_at(0.02, 0.05, 1000) >= 0.98
