@@ -62,6 +62,7 @@ def evaluator_sha256() -> str:
         "receipt/deriving",
         "receipt/sealing",
         "reference",
+        "replicas",
         "stats",
     ):
         hasher.update((_PACKAGE / f"{name}.py").read_bytes())

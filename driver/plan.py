@@ -27,6 +27,7 @@ from driver.records import (
     Subject,
     SuspectRule,
 )
+from driver.replicas import REPLICAS
 from driver.schedule import (
     BUDGET_RULE,
     Fit,
@@ -44,6 +45,8 @@ BROWSER_MS = 3000.0  # a fresh browser process
 MARGIN = 0.02
 # The float64 reference may take this share of the time left; curves are compared as far as it came.
 REFERENCE_SHARE = 0.25
+# Of that, for the float32 replicas: at least one step of each, if it takes no more than half.
+BAND_SHARE = 0.05
 STOP_RULE = "all planned blocks run; the first failed slot ends the run; nothing is retried"
 AUTO_RULE = (
     "Stein's two stages: after the pilot blocks, and from the variance of their log ratios alone, "
@@ -76,7 +79,7 @@ class Measured:
     def parity_holds(self) -> bool:
         """No parity gate of the prepare phase has failed."""
         comparison = compare(self.plan, self.reference, [])
-        gates = judge(self.plan, self.environment, self.parity, [], comparison)
+        gates = judge(self.plan, self.environment, self.parity, [], comparison, self.reference)
         return not any(g.name.startswith("parity.") and g.status == "fail" for g in gates)
 
 
@@ -99,8 +102,9 @@ def fit_budget(
     sides: tuple[Prepared, Prepared],
     reference_step_s: float | None,
     used_s: float,
-) -> tuple[Fit, int]:
-    """What fits the budget, and the number of reference steps: none without a step's time.
+) -> tuple[Fit, int, int]:
+    """What fits the budget, and the numbers of steps of the reference and of its float32 replicas:
+    none without a step's time.
 
     Raises UsageError, with the time that the least run needs, when nothing does.
     """
@@ -129,10 +133,15 @@ def fit_budget(
     if purpose.auto:
         shape = more_blocks(shape, PILOT_BLOCKS, MOST_BLOCKS, left_ms * share)
     if reference_step_s is None:
-        return shape, 0
-    left_s = (left_ms - shape.estimated_ms) / 1000
-    affordable = int(left_s / max(reference_step_s, 1e-6))
-    return shape, max(1, min(shape.longest, affordable)) if trains else shape.longest
+        return shape, 0, 0
+    if not trains:
+        return shape, shape.longest, 0
+    left_s, step_s = (left_ms - shape.estimated_ms) / 1000, max(reference_step_s, 1e-6)
+    replicas_s = REPLICAS * step_s
+    band_steps = int(BAND_SHARE * left_ms / 1000 / replicas_s) or int(replicas_s <= left_s / 2)
+    affordable = int((left_s - band_steps * replicas_s) / step_s)
+    reference_steps = max(1, min(shape.longest, affordable))
+    return shape, reference_steps, min(band_steps, reference_steps)
 
 
 def freeze(
@@ -192,7 +201,7 @@ def freeze(
         if shape.pilot
         else None,
         suspects=SUSPECTS,
-        gates=gate_plans(purpose.require_hardware),
+        gates=gate_plans(purpose.require_hardware, reference),
         reference_steps=len(reference.losses),
         budget_s=purpose.budget_s,
         estimated_s=shape.estimated_ms / 1000,

@@ -10,6 +10,7 @@ Hutter 2019 (AdamW), decay on two-dimensional tensors only.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,11 +35,29 @@ class StepResult:
     grads: Tensors
 
 
+@dataclass(frozen=True)
+class Arithmetic:
+    """How products and the normal distribution are computed; another way rounds otherwise."""
+
+    matmul: Callable[[Array, Array], Array] = np.matmul
+    normal_cdf: Callable[[Array], Array] = ndtr
+
+
+PLAIN = Arithmetic()
+
+
 class Reference:
     """A GPT in training. `params`, `m`, `v` are tensors by name; `t` counts AdamW steps taken."""
 
-    def __init__(self, config: ModelConfig, params: Tensors, dtype: DTypeLike = np.float64) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        params: Tensors,
+        dtype: DTypeLike = np.float64,
+        ops: Arithmetic = PLAIN,
+    ) -> None:
         self.config = config
+        self.ops = ops
         self.dtype = np.dtype(dtype)
         self.params = {name: p.astype(dtype) for name, p in params.items()}
         self.m = {name: np.zeros_like(p) for name, p in self.params.items()}
@@ -47,7 +66,7 @@ class Reference:
 
     def step(self, tokens: Array) -> StepResult:
         """Trains on one batch; tokens (B, T+1), inputs are columns 0…T−1, targets 1…T."""
-        loss, grads = loss_and_grads(self.config, self.params, tokens)
+        loss, grads = loss_and_grads(self.config, self.params, tokens, self.ops)
         norm = grad_norm(grads)
         scale = clip_scale(norm, self.config.grad_clip)
         self.t += 1
@@ -67,60 +86,68 @@ def loss_only(config: ModelConfig, params: Tensors, tokens: Array) -> float:
     return crossentropy_forward(h @ params["wte"].T, tokens[:, 1:])[0]
 
 
-def loss_and_grads(config: ModelConfig, params: Tensors, tokens: Array) -> tuple[float, Tensors]:
+def loss_and_grads(
+    config: ModelConfig, params: Tensors, tokens: Array, ops: Arithmetic = PLAIN
+) -> tuple[float, Tensors]:
     """Mean cross-entropy (nats) and the exact gradient of every tensor, before clipping."""
     inputs, targets = tokens[:, :-1], tokens[:, 1:]
     x = encoder_forward(inputs, params["wte"], params["wpe"])  # (B, T, C)
     saved = []
     for layer in range(config.n_layer):
-        x, kept = block_forward(config, params, f"h.{layer}.", x)
+        x, kept = block_forward(config, params, f"h.{layer}.", x, ops)
         saved.append(kept)
     h, kept_lnf = layernorm_forward(x, params["lnf.g"], params["lnf.b"])
-    logits = h @ params["wte"].T  # (B, T, V)
+    logits = ops.matmul(h, params["wte"].T)  # (B, T, V)
     loss, probs = crossentropy_forward(logits, targets)
 
     grads: Tensors = {}
     dlogits = crossentropy_backward(probs, targets)
-    dh, dwteT = matmul_backward(dlogits, h, params["wte"].T)
+    dh, dwteT = matmul_backward(dlogits, h, params["wte"].T, ops)
     dx, grads["lnf.g"], grads["lnf.b"] = layernorm_backward(dh, params["lnf.g"], kept_lnf)
     for layer in reversed(range(config.n_layer)):
-        dx = block_backward(config, params, grads, f"h.{layer}.", dx, saved[layer])
+        dx = block_backward(config, params, grads, f"h.{layer}.", dx, saved[layer], ops)
     dwte, grads["wpe"] = encoder_backward(dx, inputs, config.vocab)
     grads["wte"] = dwteT.T + dwte
     return loss, grads
 
 
 def block_forward(
-    config: ModelConfig, p: Tensors, h: str, x: Array
+    config: ModelConfig, p: Tensors, h: str, x: Array, ops: Arithmetic = PLAIN
 ) -> tuple[Array, tuple[Any, ...]]:
     """x += attention(ln1(x)); x += mlp(ln2(x)). x (B, T, C)."""
     n1, kept_ln1 = layernorm_forward(x, p[h + "ln1.g"], p[h + "ln1.b"])
-    qkv = n1 @ p[h + "attn.wqkv"] + p[h + "attn.bqkv"]  # (B, T, 3C)
-    a, kept_attn = attention_forward(qkv, config.n_head)
-    x = x + a @ p[h + "attn.wo"] + p[h + "attn.bo"]
+    qkv = ops.matmul(n1, p[h + "attn.wqkv"]) + p[h + "attn.bqkv"]  # (B, T, 3C)
+    a, kept_attn = attention_forward(qkv, config.n_head, ops)
+    x = x + ops.matmul(a, p[h + "attn.wo"]) + p[h + "attn.bo"]
     n2, kept_ln2 = layernorm_forward(x, p[h + "ln2.g"], p[h + "ln2.b"])
-    f = n2 @ p[h + "mlp.w1"] + p[h + "mlp.b1"]  # (B, T, F)
-    g = gelu_forward(f)
-    x = x + g @ p[h + "mlp.w2"] + p[h + "mlp.b2"]
+    f = ops.matmul(n2, p[h + "mlp.w1"]) + p[h + "mlp.b1"]  # (B, T, F)
+    g = gelu_forward(f, ops)
+    x = x + ops.matmul(g, p[h + "mlp.w2"]) + p[h + "mlp.b2"]
     return x, (n1, kept_ln1, a, kept_attn, n2, kept_ln2, f, g)
 
 
 def block_backward(
-    config: ModelConfig, p: Tensors, grads: Tensors, h: str, dx: Array, kept: tuple[Any, ...]
+    config: ModelConfig,
+    p: Tensors,
+    grads: Tensors,
+    h: str,
+    dx: Array,
+    kept: tuple[Any, ...],
+    ops: Arithmetic = PLAIN,
 ) -> Array:
     """Gradient of the block's input; adds the block's parameter gradients to `grads`."""
     n1, kept_ln1, a, kept_attn, n2, kept_ln2, f, g = kept
-    dg, grads[h + "mlp.w2"] = matmul_backward(dx, g, p[h + "mlp.w2"])
+    dg, grads[h + "mlp.w2"] = matmul_backward(dx, g, p[h + "mlp.w2"], ops)
     grads[h + "mlp.b2"] = bias_backward(dx)
-    df = gelu_backward(dg, f)
-    dn2, grads[h + "mlp.w1"] = matmul_backward(df, n2, p[h + "mlp.w1"])
+    df = gelu_backward(dg, f, ops)
+    dn2, grads[h + "mlp.w1"] = matmul_backward(df, n2, p[h + "mlp.w1"], ops)
     grads[h + "mlp.b1"] = bias_backward(df)
     dln2, grads[h + "ln2.g"], grads[h + "ln2.b"] = layernorm_backward(dn2, p[h + "ln2.g"], kept_ln2)
     dx = dx + dln2
-    da, grads[h + "attn.wo"] = matmul_backward(dx, a, p[h + "attn.wo"])
+    da, grads[h + "attn.wo"] = matmul_backward(dx, a, p[h + "attn.wo"], ops)
     grads[h + "attn.bo"] = bias_backward(dx)
-    dqkv = attention_backward(da, config.n_head, kept_attn)
-    dn1, grads[h + "attn.wqkv"] = matmul_backward(dqkv, n1, p[h + "attn.wqkv"])
+    dqkv = attention_backward(da, config.n_head, kept_attn, ops)
+    dn1, grads[h + "attn.wqkv"] = matmul_backward(dqkv, n1, p[h + "attn.wqkv"], ops)
     grads[h + "attn.bqkv"] = bias_backward(dqkv)
     dln1, grads[h + "ln1.g"], grads[h + "ln1.b"] = layernorm_backward(dn1, p[h + "ln1.g"], kept_ln1)
     return dx + dln1
@@ -171,10 +198,10 @@ def layernorm_backward(
 # --------------------------------------------------------------------------- matmul, bias
 
 
-def matmul_backward(dy: Array, x: Array, w: Array) -> tuple[Array, Array]:
+def matmul_backward(dy: Array, x: Array, w: Array, ops: Arithmetic = PLAIN) -> tuple[Array, Array]:
     """y = x @ w: dx = dy·wᵀ (dA), dw = xᵀ·dy (dB). dy (B, T, out), x (B, T, in), w (in, out)."""
-    dw = x.reshape(-1, x.shape[-1]).T @ dy.reshape(-1, dy.shape[-1])
-    return dy @ w.T, dw
+    dw = ops.matmul(x.reshape(-1, x.shape[-1]).T, dy.reshape(-1, dy.shape[-1]))
+    return ops.matmul(dy, w.T), dw
 
 
 def bias_backward(dy: Array) -> Array:
@@ -185,30 +212,34 @@ def bias_backward(dy: Array) -> Array:
 # --------------------------------------------------------------------------- attention
 
 
-def attention_forward(qkv: Array, n_head: int) -> tuple[Array, tuple[Array, Array, Array, Array]]:
+def attention_forward(
+    qkv: Array, n_head: int, ops: Arithmetic = PLAIN
+) -> tuple[Array, tuple[Array, Array, Array, Array]]:
     """Causal softmax(q·kᵀ/sqrt(D))·v. qkv (B, T, 3C): q, k, v side by side, heads contiguous.
 
     Returns (B, T, C) and q, k, v (B, H, T, D), probabilities (B, H, T, T).
     """
     q, k, v = (split_heads(part, n_head) for part in np.split(qkv, 3, axis=-1))
     T, D = q.shape[2], q.shape[3]
-    scores = (q @ k.transpose(0, 1, 3, 2)) * qkv.dtype.type(1 / math.sqrt(D))
+    scores = ops.matmul(q, k.transpose(0, 1, 3, 2)) * qkv.dtype.type(1 / math.sqrt(D))
     scores = np.where(np.tril(np.ones((T, T), bool)), scores, -np.inf)
     e = np.exp(scores - scores.max(axis=-1, keepdims=True))
     probs = e / e.sum(axis=-1, keepdims=True)
-    return join_heads(probs @ v), (q, k, v, probs)
+    return join_heads(ops.matmul(probs, v)), (q, k, v, probs)
 
 
-def attention_backward(dout: Array, n_head: int, kept: tuple[Array, Array, Array, Array]) -> Array:
+def attention_backward(
+    dout: Array, n_head: int, kept: tuple[Array, Array, Array, Array], ops: Arithmetic = PLAIN
+) -> Array:
     """dout (B, T, C) → dqkv (B, T, 3C)."""
     q, k, v, probs = kept
     do = split_heads(dout, n_head)
-    dv = probs.transpose(0, 1, 3, 2) @ do
-    dprobs = do @ v.transpose(0, 1, 3, 2)
+    dv = ops.matmul(probs.transpose(0, 1, 3, 2), do)
+    dprobs = ops.matmul(do, v.transpose(0, 1, 3, 2))
     dscores = probs * (dprobs - (dprobs * probs).sum(axis=-1, keepdims=True))
     dscores = dscores * dout.dtype.type(1 / math.sqrt(q.shape[3]))
-    dq = dscores @ k
-    dk = dscores.transpose(0, 1, 3, 2) @ q
+    dq = ops.matmul(dscores, k)
+    dk = ops.matmul(dscores.transpose(0, 1, 3, 2), q)
     return np.concatenate([join_heads(x) for x in (dq, dk, dv)], axis=-1)
 
 
@@ -227,15 +258,15 @@ def join_heads(x: Array) -> Array:
 # --------------------------------------------------------------------------- GELU
 
 
-def gelu_forward(x: Array) -> Array:
+def gelu_forward(x: Array, ops: Arithmetic = PLAIN) -> Array:
     """x·Φ(x), Φ the exact normal distribution; x/2·(1 + erf(x/√2)) would lose Φ's small tail."""
-    return np.asarray(x * ndtr(x))
+    return np.asarray(x * ops.normal_cdf(x))
 
 
-def gelu_backward(dy: Array, x: Array) -> Array:
+def gelu_backward(dy: Array, x: Array, ops: Arithmetic = PLAIN) -> Array:
     """dy·(Φ(x) + x·φ(x))."""
     pdf = np.exp(x.dtype.type(-0.5) * x * x) * x.dtype.type(1 / math.sqrt(2 * math.pi))
-    return np.asarray(dy * (ndtr(x) + x * pdf))
+    return np.asarray(dy * (ops.normal_cdf(x) + x * pdf))
 
 
 # --------------------------------------------------------------------------- cross-entropy

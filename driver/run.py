@@ -22,9 +22,10 @@ from driver.progress import Reporter
 from driver.receipt import assemble
 from driver.records import Receipt
 from driver.reference import Tensors
+from driver.replicas import REPLICAS
 from driver.server import JobServer
 from driver.slots import Blocks
-from driver.workload import Workload, reference_curve
+from driver.workload import Workload, reference_curve, with_band
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ async def run(
             a = await preparation.arm("A", a_spec)
             report.phase(f"checking and timing B {b_spec.name}", preparation.length)
             b = await preparation.arm("B", b_spec)
-        shape, reference_steps = fit_budget(
+        shape, reference_steps, band_steps = fit_budget(
             request.purpose,
             workload,
             (a, b),
@@ -98,6 +99,11 @@ async def run(
             reference, checkpoints = await asyncio.to_thread(
                 reference_curve, workload, reference_steps, ends, report.step
             )
+            if band_steps:
+                report.phase("float32 replicas of the reference", REPLICAS * band_steps)
+                reference = await asyncio.to_thread(
+                    with_band, workload, reference, band_steps, report.step
+                )
         measured = freeze(
             request.purpose, workload, maker, (a, b), shape, reference, probed, facts, state, others
         )

@@ -21,7 +21,13 @@ from statistics import fmean, median
 import numpy as np
 
 from driver import power
-from driver.parity import LEAST_BLOCKS, curve_error, paired_drift, slots_repeat
+from driver.parity import (
+    LEAST_BLOCKS,
+    curve_error,
+    paired_drift,
+    slots_repeat,
+    within_band,
+)
 from driver.records import (
     ArmPlan,
     ArmSummary,
@@ -56,6 +62,9 @@ def compare(plan: Plan, reference: ReferenceFacts, slots: Sequence[Slot]) -> Com
         sensitivity=sensitivity(blocks, plan.margin),
         auto=auto,
         curve_errors={side: curve_error(reference, slots, side) for side in sides},
+        band_errors={side: curve_error(within_band(reference), slots, side) for side in sides}
+        if reference.band
+        else None,
         drift=paired_drift(slots),
         slots_repeat={side: slots_repeat(slots, side) for side in sides},
     )

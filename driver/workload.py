@@ -16,6 +16,7 @@ from driver.jobs import read_refusal, state_echo
 from driver.presets import Preset
 from driver.records import ModelConfig, ReferenceFacts
 from driver.reference import Reference, Tensors, loss_only
+from driver.replicas import REPLICAS, band
 from driver.tensors import F32, State, initial_flat, unflatten
 
 # Steps after which an arm takes one step from the reference's state.
@@ -111,9 +112,27 @@ def reference_curve(
         grad_norms=norms,
         first_step_grad_norms=first,
         band=None,
-        band_reason="the gates' limits are fixed numbers; no float32 band was computed",
+        band_reason="not computed: no arm trains, or the budget leaves no time for its replicas",
     )
     return facts, kept
+
+
+def with_band(
+    workload: Workload, reference: ReferenceFacts, steps: int, on_step: Callable[[int], None]
+) -> ReferenceFacts:
+    """The reference with the float32 band of its first `steps` steps."""
+    found = band(
+        workload.config, workload.state, workload.batches(steps), reference.losses,
+        reference.grad_norms, on_step,
+    )  # fmt: skip
+    return reference.model_copy(
+        update={
+            "band": found.losses,
+            "band_grad_norms": found.grad_norms,
+            "band_replicas": REPLICAS,
+            "band_reason": None,
+        }
+    )
 
 
 def forward_facts(workload: Workload, reason: str) -> ReferenceFacts:

@@ -242,7 +242,7 @@ def _plan(arms: tuple[ArmPlan, ArmPlan], blocks: int, require_hardware: bool) ->
             unigram_entropy_nats=2.9,
         ),
         state_sha256="5a" * 32, tokens_sha256="70" * 32, arms=arms,
-        order=block_orders(blocks, 11), gates=gate_plans(require_hardware),
+        order=block_orders(blocks, 11), gates=gate_plans(require_hardware, _reference()),
         reference_steps=STEPS, budget_s=600.0, estimated_s=12.5, reductions=("blocks 6 → 4",),
         budget_rule=BUDGET_RULE, stop_rule="all planned blocks run",
         allowed_decisions=("faster", "slower", "equivalent", "unsure", "failed"), margin=0.02,
@@ -283,8 +283,9 @@ def _reference() -> ReferenceFacts:
     return ReferenceFacts(
         dtype="float64", losses=[1.61 - 0.02 * i for i in range(STEPS)],
         grad_norms=[2.0 - 0.05 * i for i in range(STEPS)],
-        first_step_grad_norms={slot.name: 0.1 for slot in table(CONFIG)}, band=None,
-        band_reason="not computed",
+        first_step_grad_norms={slot.name: 0.1 for slot in table(CONFIG)},
+        band_grad_norms=[1e-7] * 5, band=[2e-8, 3e-8, 5e-8, 4e-8, 4e-8], band_reason=None,
+        band_replicas=8,
     )  # fmt: skip
 
 

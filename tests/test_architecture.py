@@ -25,6 +25,7 @@ ORDER = [
     "corpus",
     "schedule",
     "reference",
+    "replicas",  # the reference in float32, rounded otherwise
     "cases",
     "parity",
     "power",  # what a number of blocks can tell
@@ -69,6 +70,7 @@ MATHS = [
     "tensors",
     "schedule",
     "reference",
+    "replicas",
     "parity",
     "power",
     "stats",

@@ -302,6 +302,20 @@ def short(index: int, field: str) -> Parts:
     return GOOD.with_slot(index, **{field: getattr(GOOD.slots[index], field)[:-1]})
 
 
+def without_band(name: str) -> Parts:
+    return replace(GOOD, reference=GOOD.reference.model_copy(update={name: None}))
+
+
+def with_entropy(nats: float, side: str = "A", last: float | None = None) -> Parts:
+    """Single bytes of that entropy; one side's losses end at `last`."""
+    corpus = GOOD.plan.corpus.model_copy(update={"unigram_entropy_nats": nats})
+    found = GOOD.with_plan(corpus=corpus)
+    for slot in found.slots:
+        if last is not None and slot.side == side:
+            found = found.with_slot(slot.index, losses=[*slot.losses[:-4], *[last] * 4])
+    return found
+
+
 def quiet(*shares: float) -> Parts:
     return GOOD.with_environment(others_cpu=OthersCpu(shares=shares, reason=None))
 
@@ -371,6 +385,21 @@ CASES: list[Case] = [
     ("curve.grad_norm.B", "fail", lambda: with_curve("grad_norms", "B", 1 + 1.1e-4)),
     ("curve.grad_norm.A", "fail", lambda: with_curve("grad_norms", "A", NAN)),
     ("curve.grad_norm.A", "unknown", lambda: replace(GOOD, slots=())),
+    ("band.loss.A", "pass", lambda: with_curve("losses", "A", 1 + 2.9e-7, step=3)),
+    ("band.loss.A", "fail", lambda: with_curve("losses", "A", 1 + 3.1e-7, step=3)),
+    ("band.loss.B", "fail", lambda: with_curve("losses", "B", NAN, step=3)),
+    ("band.loss.A", "unknown", lambda: without_band("band")),
+    ("band.grad_norm.B", "pass", lambda: with_curve("grad_norms", "B", 1 + 4.9e-7, step=3)),
+    ("band.grad_norm.B", "fail", lambda: with_curve("grad_norms", "B", 1 + 5.1e-7, step=3)),
+    ("band.grad_norm.A", "fail", lambda: with_curve("grad_norms", "A", NAN, step=3)),
+    ("band.grad_norm.A", "unknown", lambda: replace(GOOD, slots=())),
+    ("beyond_unigrams.A", "not-applicable", lambda: GOOD),
+    ("beyond_unigrams.A", "pass", lambda: with_entropy(1.45)),
+    ("beyond_unigrams.B", "fail", lambda: with_entropy(1.45, "B", 1.5)),
+    ("beyond_unigrams.B", "fail", lambda: with_entropy(1.45, "B", NAN)),
+    ("beyond_unigrams.A", "not-applicable", lambda: with_entropy(1.38)),
+    ("finite.A", "fail", lambda: GOOD.with_slot(A, upload_ms=NAN)),
+    ("finite.B", "fail", lambda: GOOD.with_slot(B, sentinel_ms=[NAN])),
     ("final.params.A", "pass", lambda: with_error(0, "final_params", 5e-5)),
     ("final.params.A", "fail", lambda: with_error(0, "final_params", 5.1e-5)),
     ("final.params.B", "fail", lambda: with_error(1, "final_params", NAN)),

@@ -174,7 +174,8 @@ def draw_gelu_backward(case: Case, stream: Stream) -> Arrays:
 
 def gelu_backward(case: Case, x: Arrays) -> Arrays:
     """dx (N, F)."""
-    return {"dx": reference.gelu_backward(*_f64(x, "dx", "x"))}
+    dy, at = _f64(x, "dx", "x")
+    return {"dx": reference.gelu_backward(dy, at)}
 
 
 # --------------------------------------------------------------------------- cross-entropy

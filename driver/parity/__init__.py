@@ -14,6 +14,7 @@ from driver.parity.measures import (
     paired_drift,
     slots_repeat,
     tensor_error,
+    within_band,
     without_key_bias,
 )
 
@@ -29,5 +30,6 @@ __all__ = [
     "paired_drift",
     "slots_repeat",
     "tensor_error",
+    "within_band",
     "without_key_bias",
 ]

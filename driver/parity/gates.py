@@ -15,6 +15,7 @@ from driver.records import (
     GatePlan,
     GateStatus,
     Plan,
+    ReferenceFacts,
     Side,
     Slot,
 )
@@ -25,7 +26,7 @@ LEAST_BLOCKS = 4
 # Judged only where the reference trains too.
 FULL_REFERENCE = (
     "parity.grads", "parity.params", "parity.key_bias", "curve.loss", "curve.grad_norm",
-    "final.params",
+    "band.loss", "band.grad_norm", "final.params",
 )  # fmt: skip
 # What the worker that trains must say of its adapter as the probe did.
 ADAPTER_IDENTITY = ("vendor", "architecture", "device", "description", "is_fallback")
@@ -44,12 +45,19 @@ _PER_SIDE: tuple[tuple[str, GateClass, float | None, str], ...] = (
     ("curve.loss", "blocking", 1e-5,
      "largest relative error of a loss against the float64 reference, every step and slot"),
     ("curve.grad_norm", "blocking", 1e-4, "the same for gradient norms"),
+    ("band.loss", "blocking", None,
+     "largest relative error of a loss over the band's steps; 4 x the largest deviation of a "
+     "float32 replica + 1e-7"),
+    ("band.grad_norm", "blocking", None, "the same for gradient norms"),
     ("final.params", "blocking", 5e-5,
      "worst relative L2 error of a parameter at the end of the curve"),
     ("finite", "blocking", None, "every loss, norm and time is a finite number"),
     ("identity", "blocking", None, "what the arm echoed from its worker is what was configured"),
     ("repeat", "blocking", None, "all slots of a WASM arm gave the same bits"),
     ("learned", "blocking", 0.02, "the loss fell by more than this, in nats"),
+    ("beyond_unigrams", "blocking", 0.05,
+     "where the reference's last quarter is this far below the entropy of single bytes, in nats, "
+     "the arm's is below that entropy too"),
 )  # fmt: skip
 _WHOLE: tuple[tuple[str, GateClass, float | None, str], ...] = (
     ("errors", "blocking", None, "every slot of the plan ran to its end without an error"),
@@ -62,10 +70,21 @@ _WHOLE: tuple[tuple[str, GateClass, float | None, str], ...] = (
 )  # fmt: skip
 
 
-def gate_plans(require_hardware: bool) -> tuple[GatePlan, ...]:
-    """All gates with their limits; `--require hardware` makes the adapter gate blocking."""
+def gate_plans(
+    require_hardware: bool, reference: ReferenceFacts | None = None
+) -> tuple[GatePlan, ...]:
+    """All gates with their limits; `--require hardware` makes the adapter gate blocking.
+
+    The band's limits come from the reference's float32 replicas; without them they are None.
+    """
+    bands = {
+        "band.loss": band_limit(reference.band) if reference else None,
+        "band.grad_norm": band_limit(reference.band_grad_norms) if reference else None,
+    }
     plans = [
-        GatePlan(name=f"{name}.{side}", gate_class=kind, limit=limit, meaning=meaning)
+        GatePlan(
+            name=f"{name}.{side}", gate_class=kind, limit=bands.get(name, limit), meaning=meaning
+        )
         for name, kind, limit, meaning in _PER_SIDE
         for side in SIDES
     ]
@@ -82,18 +101,27 @@ def gate_plans(require_hardware: bool) -> tuple[GatePlan, ...]:
     return tuple(plans)
 
 
+def band_limit(deviations: Sequence[float] | None) -> float | None:
+    """What float32 explains of an arm's deviation; None without a band, or an unbounded one."""
+    if not deviations:
+        return None
+    worst = max(deviations)
+    return 4 * worst + 1e-7 if all(0 <= x < math.inf for x in deviations) else None
+
+
 def judge(
     plan: Plan,
     environment: Environment,
     parity: Sequence[ArmParity],
     slots: Sequence[Slot],
     comparison: Comparison,
+    reference: ReferenceFacts,
 ) -> tuple[Gate, ...]:
     """Every gate of the plan, judged by the plan's own limits."""
     outcomes: dict[str, tuple[float | None, GateStatus, str]] = {}
     limits = {gate.name: gate.limit for gate in plan.gates}
     for arm, found in zip(plan.arms, parity, strict=True):
-        side = _judge_side(plan, arm, environment, found, slots, comparison, limits)
+        side = _judge_side(plan, arm, environment, found, slots, comparison, limits, reference)
         for name, outcome in side.items():
             outcomes[f"{name}.{arm.side}"] = outcome
     outcomes |= _judge_whole(plan, environment, slots, comparison, limits)
@@ -140,6 +168,7 @@ def _judge_side(
     slots: Sequence[Slot],
     comparison: Comparison,
     limits: dict[str, float | None],
+    reference: ReferenceFacts,
 ) -> dict[str, Outcome]:
     side = arm.side
     mine = [slot for slot in slots if slot.side == side]
@@ -188,6 +217,7 @@ def _judge_side(
     outcomes["curve.grad_norm"] = _below(
         curve.grad_norm, limit("curve.grad_norm"), f"worst at step {curve.grad_norm_step}:"
     )
+    outcomes |= _band(comparison, side, limit("band.loss"), limit("band.grad_norm"))
     final = _worst((tensor, error.rel_l2) for tensor, error in found.final_params.items())
     if final is None:
         why = found.final_reason or "the run ended before they were compared"
@@ -201,7 +231,22 @@ def _judge_side(
                 outcomes[name] = None, "unknown", found.points_reason
     outcomes["repeat"] = _repeat(arm, comparison.slots_repeat[side])
     outcomes["learned"] = _learned(mine, limit("learned"))
+    outcomes["beyond_unigrams"] = _beyond_unigrams(plan, reference, mine, limit("beyond_unigrams"))
     return outcomes
+
+
+def _band(
+    comparison: Comparison, side: Side, loss_limit: float | None, norm_limit: float | None
+) -> dict[str, Outcome]:
+    if comparison.band_errors is None:
+        unknown: Outcome = (None, "unknown", "the float32 band was not computed")
+        return {"band.loss": unknown, "band.grad_norm": unknown}
+    error = comparison.band_errors[side]
+    first = f"first {error.steps} steps, worst at step"
+    return {
+        "band.loss": _below(error.loss, loss_limit, f"{first} {error.loss_step}:"),
+        "band.grad_norm": _below(error.grad_norm, norm_limit, f"{first} {error.grad_norm_step}:"),
+    }
 
 
 def _first_loss(found: ArmParity, mine: Sequence[Slot], limit: float | None) -> Outcome:
@@ -219,10 +264,14 @@ def _first_loss(found: ArmParity, mine: Sequence[Slot], limit: float | None) -> 
 
 def _finite(mine: Sequence[Slot]) -> Outcome:
     for slot in mine:
-        for what in ("losses", "grad_norms", "windows_ms"):
+        for what in ("losses", "grad_norms", "windows_ms", "sentinel_ms"):
             for index, value in enumerate(getattr(slot, what)):
                 if not math.isfinite(value):
                     return None, "fail", f"slot {slot.index}: {what}[{index}] is {value}"
+        for what in ("compile_ms", "upload_ms", "first_step_ms", "wall_ms"):
+            value = getattr(slot, what)
+            if value is not None and not math.isfinite(value):
+                return None, "fail", f"slot {slot.index}: {what} is {value}"
     if not any(slot.losses for slot in mine):
         return None, "unknown", "no slot reported a loss"
     return None, "pass", "all numbers are finite"
@@ -288,6 +337,38 @@ def _learned(mine: Sequence[Slot], least: float | None) -> Outcome:
         fall = -nan_max(-fall, -(sum(first) / quarter - sum(last) / quarter))
     status: GateStatus = "pass" if fall > least else "fail"
     return fall, status, f"loss fell by {fall:.3f} nats (first to last quarter), least {least:g}"
+
+
+def _beyond_unigrams(
+    plan: Plan, reference: ReferenceFacts, mine: Sequence[Slot], margin: float | None
+) -> Outcome:
+    """Whether the loss went below what the frequencies of single bytes explain.
+
+    Over the steps that the reference has too: whether that many are enough, the reference tells.
+    """
+    entropy = plan.corpus.unigram_entropy_nats
+    curves = [slot.losses[: len(reference.losses)] for slot in mine if slot.status == "ok"]
+    steps = min(map(len, curves), default=0)
+    if margin is None or steps < LEAST_CURVE_TO_LEARN:
+        return None, "not-applicable", f"cannot be told from {steps} steps with a reference"
+    able = _last_quarter(reference.losses[:steps])
+    if not able < entropy - margin:
+        return (
+            None,
+            "not-applicable",
+            f"cannot be told from {steps} steps: the reference too is at {able:.3f} nats, the "
+            f"entropy of single bytes is {entropy:.3f}",
+        )
+    worst = -math.inf
+    for losses in curves:
+        worst = nan_max(worst, _last_quarter(losses[:steps]))
+    words = f"last quarter of {steps} steps at {worst:.3f} nats, single bytes explain {entropy:.3f}"
+    return worst, "pass" if worst < entropy else "fail", words
+
+
+def _last_quarter(losses: Sequence[float]) -> float:
+    quarter = max(1, len(losses) // 4)
+    return sum(losses[-quarter:]) / quarter
 
 
 def _judge_whole(

@@ -66,6 +66,14 @@ def curve_error(reference: ReferenceFacts, slots: Iterable[Slot], side: Side) ->
     )  # fmt: skip
 
 
+def within_band(reference: ReferenceFacts) -> ReferenceFacts:
+    """The reference as far as its float32 band goes."""
+    steps = len(reference.band or ())
+    return reference.model_copy(
+        update={"losses": reference.losses[:steps], "grad_norms": reference.grad_norms[:steps]}
+    )
+
+
 def paired_drift(slots: Sequence[Slot]) -> CurveError:
     """|A−B| / max(|A|, |B|) at every step, between all A and B slots of the same block."""
     steps, loss, norm = 0, _Worst(), _Worst()

@@ -59,7 +59,7 @@ def examine(data: Any, evaluator: Evaluator) -> Examination:
             return Examination(tuple(faults), (), ())
         faults = [*_digest_faults(data, receipt), *_time_faults(receipt)]
         faults += _contradictions(receipt)
-        different = _differences(receipt)
+        different = _differences(receipt, receipt.plan.evaluator != evaluator)
     except ReceiptError as error:
         return Examination((str(error),), (), ())
     except (ValueError, ArithmeticError, LookupError, TypeError, RecursionError) as error:
@@ -67,7 +67,7 @@ def examine(data: Any, evaluator: Evaluator) -> Examination:
         return Examination((f"its raw data cannot be evaluated ({why})",), (), ())
 
     if receipt.plan.evaluator == evaluator:
-        wanted = [gate.model_dump() for gate in gate_plans(receipt.plan.require_hardware)]
+        wanted = [gate.model_dump() for gate in gate_plans(receipt.plan.require_hardware, receipt.reference)]
         planned = [gate.model_dump() for gate in receipt.plan.gates]
         faults += different + _unlike(wanted, planned, "plan/gates")
         return Examination(tuple(faults), (), ())
@@ -92,17 +92,19 @@ def _evaluator_remark(judged: Evaluator, here: Evaluator, different: int) -> str
     )
 
 
-def _differences(receipt: Receipt) -> list[str]:
+def _differences(receipt: Receipt, other: bool) -> list[str]:
     """Comparison, gates and verdict that are not what the raw data give."""
     comparison, gates, verdict = derive(
         receipt.plan, receipt.environment, receipt.reference, receipt.parity, receipt.slots
     )
     found = []
     for name, derived in (("comparison", comparison), ("verdict", verdict)):
-        have = getattr(receipt, name).model_dump(mode="python")
-        found += _unlike(derived.model_dump(mode="python"), have, name)
-    want, have = ([gate.model_dump() for gate in some] for some in (gates, receipt.gates))
-    return found + _unlike(want, have, "gates")
+        # Another evaluator's receipt may lack what was derived only later.
+        have = getattr(receipt, name).model_dump(mode="python", exclude_unset=other)
+        want = derived.model_dump(mode="python")
+        found += _unlike(_as_far_as(want, have) if other else want, have, name)
+    wanted, judged = ([gate.model_dump() for gate in some] for some in (gates, receipt.gates))
+    return found + _unlike(wanted, judged, "gates")
 
 
 def _size_faults(receipt: Receipt) -> list[str]:
@@ -222,6 +224,15 @@ def _adapter_faults(receipt: Receipt) -> Iterator[str]:
     if environment.adapter_verdict != wanted:
         said = environment.adapter_verdict
         yield f"environment/adapter_verdict is {said}, its signals give {wanted}"
+
+
+def _as_far_as(want: Any, have: Any) -> Any:
+    """`want` without the keys that `have` lacks."""
+    if isinstance(want, dict) and isinstance(have, dict):
+        return {key: _as_far_as(item, have[key]) for key, item in want.items() if key in have}
+    if isinstance(want, list | tuple) and isinstance(have, list | tuple) and len(want) == len(have):
+        return [_as_far_as(w, h) for w, h in zip(want, have, strict=True)]
+    return want
 
 
 def _unlike(want: Any, have: Any, path: str) -> list[str]:

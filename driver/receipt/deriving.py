@@ -57,7 +57,7 @@ def derive(
 ) -> tuple[Comparison, tuple[Gate, ...], Verdict]:
     """Comparison, gates and verdict from raw data alone."""
     comparison = compare(plan, reference, slots)
-    gates = judge(plan, environment, parity, slots, comparison)
+    gates = judge(plan, environment, parity, slots, comparison, reference)
     return comparison, gates, decide(plan, environment, comparison, gates)
 
 

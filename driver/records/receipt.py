@@ -218,8 +218,12 @@ class ReferenceFacts(Record):
     losses: list[Number]
     grad_norms: list[Number]
     first_step_grad_norms: dict[str, Number]
-    band: list[Number] | None
-    band_reason: str | None
+    band: list[Number] | None = Field(
+        description="largest relative deviation of a float32 replica's loss, step by step"
+    )
+    band_reason: str | None = Field(description="why there is none")
+    band_grad_norms: list[Number] | None = Field(default=None, description="of gradient norms")
+    band_replicas: int | None = Field(default=None, ge=1)
     first_loss: Number | None = Field(
         default=None, description="of a forward pass alone, where there is no curve"
     )
@@ -377,6 +381,9 @@ class Comparison(Record):
     )
     auto: AutoOutcome | None = None
     curve_errors: dict[Side, CurveError]
+    band_errors: dict[Side, CurveError] | None = Field(
+        default=None, description="as curve_errors, over the steps of the float32 band alone"
+    )
     drift: CurveError = Field(description="A against B, paired within a block, |A−B|/max")
     slots_repeat: dict[Side, bool | None]
 
