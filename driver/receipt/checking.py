@@ -67,7 +67,10 @@ def examine(data: Any, evaluator: Evaluator) -> Examination:
         return Examination((f"its raw data cannot be evaluated ({why})",), (), ())
 
     if receipt.plan.evaluator == evaluator:
-        wanted = [gate.model_dump() for gate in gate_plans(receipt.plan.require_hardware, receipt.reference)]
+        wanted = [
+            gate.model_dump()
+            for gate in gate_plans(receipt.plan.require_hardware, receipt.reference)
+        ]
         planned = [gate.model_dump() for gate in receipt.plan.gates]
         faults += different + _unlike(wanted, planned, "plan/gates")
         return Examination(tuple(faults), (), ())
