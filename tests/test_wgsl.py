@@ -430,15 +430,15 @@ def test_norm_clip_and_adamw(gpu, clip, t) -> None:
     losses = np.abs(normal(rng, rows))
     got = gpu.run(
         "gradnorm_partial", {"VECTORS": size // 4, "PARTIALS": partials}, (1,),
-        grad=state["grad"], partials=empty(partials),
+        grad=state["grad"], partials=empty(partials, 4),
     )  # fmt: skip
     done = gpu.run(
         "gradnorm_finish", {"ROWS": rows, "PARTIALS": partials}, (1,), recipe=recipe_of(config),
-        facts=facts, losses=losses, partials=got["partials"], clip=empty(1), results=empty(8),
+        facts=facts, losses=losses, partials=got["partials"], clip=empty(2), results=empty(8),
     )  # fmt: skip
     norm = float(np.linalg.norm(state["grad"].astype(float)))
     scale = reference.clip_scale(norm, clip)
-    np.testing.assert_allclose(done["clip"], scale, rtol=1e-6)
+    np.testing.assert_allclose(done["clip"].prod(), scale, rtol=1e-6)
     np.testing.assert_allclose(done["results"][6:8], [losses.mean(), norm], rtol=1e-6)
 
     new = gpu.run(
@@ -459,3 +459,63 @@ def test_norm_clip_and_adamw(gpu, clip, t) -> None:
         for what in ("param", "m", "v"):
             close(new[what][part], want[what][slot.name].reshape(-1), 1e-6)
     assert all(not new[what][gaps].any() for what in ("param", "m", "v"))
+
+
+FEW_SIZE = 640
+
+
+def norm_of(gpu: Gpu, grad: np.ndarray, clip: float) -> tuple[float, np.ndarray]:
+    """What the step's two kernels make of gradients: their norm and the clip factor's two parts."""
+    config = ModelConfig(
+        n_layer=1, n_head=1, d_model=7, d_ff=28, ctx=5, batch=2, vocab=11, lr=0.01, beta1=0.9,
+        beta2=0.999, eps=1e-8, weight_decay=0.1, grad_clip=clip,
+    )  # fmt: skip
+    got = gpu.run(
+        "gradnorm_partial", {"VECTORS": grad.size // 4, "PARTIALS": 64}, (1,),
+        grad=grad, partials=empty(64, 4),
+    )  # fmt: skip
+    done = gpu.run(
+        "gradnorm_finish", {"ROWS": 3, "PARTIALS": 64}, (1,), recipe=recipe_of(config),
+        facts=np.zeros(64, np.uint32), losses=np.ones(3, np.float32), partials=got["partials"],
+        clip=empty(2), results=empty(8),
+    )  # fmt: skip
+    assert done["results"][0] == 1
+    return float(done["results"][1]), done["clip"]
+
+
+@EXAMPLES
+@given(
+    exponents=st.tuples(st.floats(-36, 37), st.floats(-36, 37)), share=st.floats(0, 1), seed=seeds
+)
+def test_a_norm_is_right_wherever_it_is_finite(gpu, exponents, share, seed) -> None:
+    rng = np.random.default_rng(seed)
+    scales = np.where(rng.random(FEW_SIZE) < share, *(10.0**e for e in exponents))
+    check_norm(gpu, (scales * rng.uniform(-1, 1, FEW_SIZE)).astype(np.float32))
+
+
+# Around every bound between small, ordinary and large, and with both beside each other.
+@pytest.mark.parametrize("power", [-120, -64, -63, -62, -51, -50, -49, -20, 0, 45, 46, 47, 63, 122])
+@pytest.mark.parametrize("beside", [-120, -63, -50, -21, 46, 122])
+def test_a_norm_is_right_at_every_bound(gpu, power, beside) -> None:
+    grad = np.full(FEW_SIZE, 2.0**power, np.float32)
+    grad[::3] = -1.5 * 2.0**beside
+    check_norm(gpu, grad)
+
+
+def check_norm(gpu: Gpu, grad: np.ndarray) -> None:
+    norm = float(np.linalg.norm(grad.astype(float)))
+    got, factors = norm_of(gpu, grad, 0.5)
+    assert got == pytest.approx(norm, rel=2e-6)
+    # Multiplied one after the other: their product is below the least float where the norm is large.
+    clipped = (grad * factors[0]) * factors[1]
+    want = min(norm, 0.5 * norm / (norm + 1e-6)) if norm > 0.5 else norm
+    assert float(np.linalg.norm(clipped.astype(float))) == pytest.approx(want, rel=4e-6)
+
+
+def test_what_is_no_number_stays_one_in_the_norm(gpu) -> None:
+    for value, also in ((np.nan, 0), (np.nan, 1e-30), (np.nan, 1e30), (np.inf, 1)):
+        grad = np.full(FEW_SIZE, also, np.float32)
+        grad[17] = value
+        norm, _ = norm_of(gpu, grad, 1.0)
+        assert not np.isfinite(norm), (value, also)
+    assert norm_of(gpu, np.zeros(FEW_SIZE, np.float32), 1.0)[0] == 0

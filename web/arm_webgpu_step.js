@@ -54,7 +54,7 @@ export function buffers_of({ L, H, C, F, N, V, B, T }, flat_size, partials) {
     scalars: {
       batch: batch_layout({ N, V }).size,
       decay: pad(Math.ceil(flat_size / BLOCK / 32)),
-      partials: pad(partials),
+      partials: pad(4 * partials),
       clip: BLOCK,
       results: 2 * RING,
       off_read: BLOCK, // stands where a kernel's epilogue is off
@@ -241,10 +241,10 @@ export function step_of(shape, tensors, flat_size, tuning) {
   const VECTORS = flat_size / 4;
   const PARTIALS = tuning.partials;
   add("norm", "gradnorm_partial", { VECTORS, PARTIALS }, [Math.ceil(PARTIALS / 64)], {
-    grad: flat("grad"), partials: whole("partials", PARTIALS),
+    grad: flat("grad"), partials: whole("partials", 4 * PARTIALS),
   });
   add("norm.finish", "gradnorm_finish", { ROWS: N, PARTIALS }, [1], {
-    recipe: "recipe", facts: words(0, BLOCK), losses: whole("losses", N), partials: whole("partials", PARTIALS),
+    recipe: "recipe", facts: words(0, BLOCK), losses: whole("losses", N), partials: whole("partials", 4 * PARTIALS),
     clip: whole("clip", BLOCK), results: whole("results", 2 * RING),
   });
   add("adamw", "adamw", { VECTORS }, fold(VECTORS / 64), {
