@@ -1,6 +1,7 @@
 """The WebGPU arm in a real Chromium: right at odd shapes, economical, and loud when it fails."""
 
 import asyncio
+import re
 import shutil
 import subprocess
 import sys
@@ -15,11 +16,11 @@ from conftest import GOLDEN
 from driver.browser import BrowserSession
 from driver.build import gather_wgsl
 from driver.cases import Case, read_case, write_result
-from driver.jobs import JobMaker, curve, load_op, open_op, read_op, train_op
-from driver.layout import WEB
+from driver.jobs import JobMaker, curve, load_op, open_op, profile_op, read_op, train_op
+from driver.layout import WASM_SRC, WEB
 from driver.measure import JobOutcome, run_job
 from driver.prepare import probe
-from driver.records import ArmJob, ModelConfig, Op, PageFailure
+from driver.records import ArmJob, ModelConfig, Op, PageFailure, ProfileSamples
 from driver.reference import Reference
 from driver.replay import Result
 from driver.server import JobServer
@@ -58,6 +59,12 @@ export async function open(job, io) {
       count(pass, ["dispatchWorkgroups"]);
       return pass;
     };
+    if (options.fault === "no timestamps") {
+      const { has } = device.features;
+      GPUSupportedFeatures.prototype.has = function (name) {
+        return name !== "timestamp-query" && has.call(this, name);
+      };
+    }
     if (options.fault === "out-of-memory") {
       const [push, pop] = [device.pushErrorScope.bind(device), device.popErrorScope.bind(device)];
       const scopes = [];
@@ -105,6 +112,7 @@ SHAPES = {
     "one of everything": model(n_layer=1, n_head=1, d_model=1, ctx=1, batch=1, vocab=2),
     "one long head": model(n_layer=1, n_head=1, d_model=100, ctx=33, batch=1, vocab=300),
 }
+SMALL = SHAPES["heads of 12"]
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
@@ -115,6 +123,12 @@ async def server(
     folder = tmp_path_factory.mktemp("page") / "web"
     shutil.copytree(WEB, folder)
     (folder / "arm_watched.js").write_text(WATCHED)
+    # Several query sets, and several reads of them in a window, at models of any size.
+    profiler = (WEB / "arm_webgpu_profile.js").read_text()
+    small = profiler.replace("MOST_QUERIES = 4096", "MOST_QUERIES = 64")
+    small = small.replace("STORE = 4 << 20", "STORE = 2048")
+    assert small.count("= 64") == small.count("= 2048") == 1
+    (folder / "arm_webgpu_profile.js").write_text(small)
     async with JobServer(folder) as running:
         adapter = (await probe(session, running)).features["webgpu"]
         if not adapter["available"]:
@@ -309,10 +323,55 @@ async def test_what_ran_is_told(session, server) -> None:
     assert outcome.result.adapter["limits"]["maxBufferSize"] > 0
 
 
+# --------------------------------------------------------------------------- profiled
+
+
+async def test_a_profile(session, server) -> None:
+    """Every dispatch is counted under its operation's name in C, and no number changes."""
+    rounds, steps = 1, 5
+    config = SHAPES["vocabulary 97, five heads of 8"]
+    case = case_of(config, steps=4 * steps * (1 + rounds))
+    program = [open_op(), profile_op(steps, rounds), read_op("param", "param")]
+    asked, _ = await run(session, server, case, program)
+    assert asked.failure is None, asked.failure
+    program[1] = train_op(case.tokens.shape[0], "plain")
+    plain, _ = await run(session, server, case, program)
+    assert (asked.ops[1].losses, asked.ops[1].grad_norms) == (
+        plain.ops[1].losses, plain.ops[1].grad_norms,
+    )  # fmt: skip
+    assert asked.blobs["param"] == plain.blobs["param"]
+
+    assert asked.ops[1].detail["profile"], asked.ops[1].detail["reason"]
+    found = ProfileSamples.model_validate(asked.ops[1].detail["profile"])
+    assert asked.result
+    assert sum(op.calls for op in found.ops) == asked.result.ran["dispatches_per_step"]
+    calls = {op.op: op.calls for op in found.ops}
+    L = config.n_layer
+    assert calls["matmul_forward"] == 3 * L
+    assert calls["attention_backward"] == calls["grad_norm"] * L == 2 * L
+    assert (found.ops[0].op, found.ops[-1].op) == ("encoder_forward", "adamw")
+    in_c = re.search(r"define OPERATIONS\(one\)(.*?)\n\n", (WASM_SRC / "gpt.h").read_text(), re.S)
+    assert in_c
+    assert {*calls, "bias_backward"} == set(re.findall(r"one\((\w+)\)", in_c.group(1)))
+
+    assert found.clock == "timestamp-query"
+    assert found.clock_step_ms
+    times = [ms for op in found.ops for ms in op.windows_ms]
+    assert any(times)
+    whole = np.array(times) / found.clock_step_ms
+    np.testing.assert_allclose(whole, np.round(whole), atol=1e-3)
+
+
+async def test_without_timestamps_a_profile_says_why(session, server) -> None:
+    case = case_of(SMALL, steps=4)
+    program = [open_op(), profile_op(1, 1)]
+    outcome, _ = await run(session, server, case, program, fault="no timestamps")
+    assert outcome.failure is None, outcome.failure
+    detail = outcome.ops[1].detail
+    assert (detail["profile"], detail["reason"]) == (None, "this adapter has no timestamp-query")
+
+
 # --------------------------------------------------------------------------- loud
-
-
-SMALL = SHAPES["heads of 12"]
 
 
 async def test_a_lost_device_ends_the_window(session, server) -> None:

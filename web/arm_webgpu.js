@@ -5,6 +5,7 @@
 
 import { open_device } from "./device.js";
 import { ArmError } from "./errors.js";
+import { Profiler, operation_of } from "./arm_webgpu_profile.js";
 import { BLOCK, FACTS, RING, batch_layout, buffers_of, shape_of, step_of, tune } from "./arm_webgpu_step.js";
 
 const TRANSFER = 16 << 20; // floats read back at once: 64 MiB
@@ -21,7 +22,7 @@ export async function open(job, io) {
   const tensors = Object.fromEntries(job.tensors.map((slot) => [slot.name, slot]));
   const partials = tune(job.arm.options, shape, flat_size, true).partials;
   const plan = buffers_of(shape, flat_size, partials);
-  const gpu = await open_device(needs_of(plan));
+  const gpu = await open_device(needs_of(plan), ["timestamp-query"]);
   try {
     const tuning = tune(job.arm.options, shape, flat_size, gpu.adapter.is_fallback === true);
     const dispatches = step_of(shape, tensors, flat_size, tuning);
@@ -54,6 +55,9 @@ class WebgpuArm {
     this.batch = new Uint32Array(this.layout.size); // this step's batch, written again and again
     this.next = new Uint32Array(shape.V); // counting sort: where each token's next position goes
     this.t = 0; // AdamW steps taken
+    const can_time = gpu.device.features.has("timestamp-query");
+    this.profile = can_time ? new Profiler(gpu, submits.flat().map(({ op }) => op)) : null;
+    this.profile_reason = can_time ? null : "this adapter has no timestamp-query";
   }
 
   reset(t) {
@@ -110,15 +114,11 @@ class WebgpuArm {
       device.queue.writeBuffer(this.buffers.batch, 0, this.batch);
       for (const commands of this.submits) {
         const encoder = device.createCommandEncoder();
-        const pass = encoder.beginComputePass();
-        for (const { pipeline, group, groups } of commands) {
-          pass.setPipeline(pipeline);
-          pass.setBindGroup(0, group);
-          pass.dispatchWorkgroups(...groups);
-        }
-        pass.end();
+        if (this.profile?.on) this.profile.encode(encoder, commands);
+        else encode(encoder, commands);
         device.queue.submit([encoder.finish()]);
       }
+      if (this.profile?.on) await this.profile.submitted();
       finished.push(device.queue.onSubmittedWorkDone());
     }
     return read_back(this.gpu, this.buffers.results, 0, this.buffers.readback, 2 * steps);
@@ -290,7 +290,7 @@ function bind(gpu, buffers, sources, pipelines, dispatches) {
         resource: view === "recipe" ? { buffer: buffers.recipe } : resource_of(buffers, view),
       }));
       const group = gpu.device.createBindGroup({ label, layout: pipeline.getBindGroupLayout(0), entries });
-      return { label, pipeline, group, groups, flops };
+      return { label, op: operation_of(dispatch), pipeline, group, groups, flops };
     }),
   );
 }
@@ -312,6 +312,16 @@ function cut(commands, limit) {
     flops += command.flops;
   }
   return runs;
+}
+
+function encode(encoder, commands) {
+  const pass = encoder.beginComputePass();
+  for (const { pipeline, group, groups } of commands) {
+    pass.setPipeline(pipeline);
+    pass.setBindGroup(0, group);
+    pass.dispatchWorkgroups(...groups);
+  }
+  pass.end();
 }
 
 // `bytes` at `from` of a buffer through a mappable one; the wait ends when the device dies.

@@ -232,15 +232,15 @@ const OPS = {
 
   // Trains 1 + `count` rounds of four windows of `steps` steps; null with the reason where the arm cannot say.
   async profile({ steps, count }) {
-    const profiler = opened().profile;
-    if (!profiler) return { detail: { profile: null, reason: "not measured on this arm yet" } };
-    const { windows, profile } = await profile_samples(profiler, () => OPS.train({ steps }), steps, count);
+    const { profile: profiler, profile_reason } = opened();
+    if (!profiler) return { detail: { profile: null, reason: profile_reason ?? "not measured on this arm yet" } };
+    const { windows, profile, reason } = await profile_samples(profiler, () => OPS.train({ steps }), steps, count);
     return {
       first_step: windows[0].first_step,
       steps: windows.length * steps,
       losses: windows.flatMap(({ losses }) => losses),
       grad_norms: windows.flatMap(({ grad_norms }) => grad_norms),
-      detail: { profile },
+      detail: { profile, reason },
     };
   },
 

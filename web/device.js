@@ -9,8 +9,9 @@ import { ArmError } from "./errors.js";
 
 const SCOPES = ["internal", "out-of-memory", "validation"];
 
-// `needs`: limit name → {value, why}; what the adapter cannot hold is refused with both numbers.
-export async function open_device(needs) {
+// `needs`: limit name → {value, why}; what the adapter cannot hold is refused with both numbers. `features`
+// are those that the device gets where the adapter has them.
+export async function open_device(needs, features = []) {
   if (!self.navigator.gpu) {
     throw new ArmError(
       "unsupported",
@@ -30,6 +31,7 @@ export async function open_device(needs) {
   let device;
   try {
     device = await adapter.requestDevice({
+      requiredFeatures: features.filter((feature) => adapter.features.has(feature)),
       requiredLimits: Object.fromEntries(Object.entries(needs).map(([name, { value }]) => [name, value])),
     });
   } catch (error) {

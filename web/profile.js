@@ -6,25 +6,36 @@
 import { ArmError } from "./errors.js";
 
 // Trains `rounds` times four windows of `steps` steps, after four that warm up and count for nothing; `train`
-// trains one and returns its result. Returns the results of all windows in order, and the raw samples.
+// trains one and returns its result. Returns the results of all windows in order, and the raw samples; null
+// for them, and a reason, where the profiler itself says that its figures are wrong.
 export async function profile_samples(profiler, train, steps, rounds) {
   const windows = [];
   let profile;
+  let reason = null;
   for (let round = 0; round <= rounds; round++) {
-    if (round <= 1) profile = { steps, plain_ms: [], profiled_ms: [], ops: [] };
+    if (round <= 1) profile = { steps, clock: null, clock_step_ms: null, plain_ms: [], profiled_ms: [], ops: [] };
     for (const profiled of [false, true, true, false]) {
       if (profiled) await profiler.start();
       const window = await train();
-      if (profiled) collect(profile.ops, await profiler.stop(), steps);
+      if (profiled) {
+        const totals = await profiler.stop();
+        reason ??= totals.reason ?? null;
+        if (!reason) collect(profile, totals, steps);
+      }
       profile[profiled ? "profiled_ms" : "plain_ms"].push(window.ms);
       windows.push(window);
     }
   }
-  return { windows, profile };
+  return { windows, profile: reason ? null : profile, reason };
 }
 
-// Adds one window's totals. Every step runs the same operations, so every window has the same counts.
-function collect(ops, totals, steps) {
+// Adds one window's totals. Every step runs the same operations, so every window has the same counts. The
+// clock's step is what divides every difference seen, so the smallest is the best measured.
+function collect(profile, { ops: totals, clock, clock_step_ms }, steps) {
+  const { ops } = profile;
+  profile.clock = clock;
+  profile.clock_step_ms = Math.min(profile.clock_step_ms ?? Infinity, clock_step_ms ?? Infinity);
+  if (profile.clock_step_ms === Infinity) profile.clock_step_ms = null;
   if (!ops.length) {
     for (const { op, calls } of totals) ops.push({ op, calls: calls / steps, windows_ms: [] });
   }
