@@ -241,6 +241,16 @@ def profile_op(steps: int, rounds: int) -> Op:
     return Op(op="profile", steps=steps, count=rounds)
 
 
+def geometry_op() -> Op:
+    """The step's dispatches as the arm would run them, without opening it."""
+    return Op(op="geometry")
+
+
+def count_op(steps: int) -> Op:
+    """Trains `steps` steps and counts what they ask of WebGPU."""
+    return Op(op="count", steps=steps)
+
+
 def operation_op(operation: Operation, count: int = 0, label: str | None = None) -> Op:
     """One operation: timed `count` times, its results posted under `label`."""
     return Op(op="operation", operation=operation, count=count, label=label)

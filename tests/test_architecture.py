@@ -53,6 +53,7 @@ ORDER = [
     "slots",
     "replay",
     "kernels",
+    "geometry",  # what a step dispatches to a GPU
     "report",
     "history",
     "run",

@@ -3,7 +3,8 @@
 // Everything is made once in open(): pipelines, buffers, bind groups. A step writes its batch and submits
 // its dispatches; a window reads its losses and norms once, from a ring on the device.
 
-import { open_device } from "./device.js";
+import { adapter_facts } from "./adapter.js";
+import { find_adapter, open_device, refusal } from "./device.js";
 import { ArmError } from "./errors.js";
 import { Profiler, operation_of } from "./arm_webgpu_profile.js";
 import { BLOCK, FACTS, RING, batch_layout, buffers_of, shape_of, step_of, tune } from "./arm_webgpu_step.js";
@@ -31,7 +32,7 @@ export async function open(job, io) {
     const buffers = await make_buffers(gpu, plan, flat_size);
     upload_constants(gpu, buffers, job);
     const commands = await bind(gpu, buffers, sources, pipelines, dispatches);
-    const submits = cut(commands, FLOPS_PER_SUBMIT[gpu.adapter.is_fallback === true ? "software" : "hardware"]);
+    const submits = cut(commands, gpu.adapter);
     const ran = {
       arm: job.arm.name,
       matmul: job.arm.options.matmul ?? "blocked",
@@ -46,6 +47,41 @@ export async function open(job, io) {
     gpu.close();
     throw error;
   }
+}
+
+// The step's dispatches on this machine's adapter, planned only: nothing is allocated. `refusal` says why the
+// adapter could not hold it, null where it can.
+export async function geometry(job) {
+  const { config, flat_size } = job;
+  const shape = shape_of(config);
+  const adapter = await find_adapter();
+  const facts = adapter_facts(adapter);
+  const tuning = tune(job.arm.options, shape, flat_size, facts.is_fallback === true);
+  const tensors = Object.fromEntries(job.tensors.map((slot) => [slot.name, slot]));
+  const plan = buffers_of(shape, flat_size, tuning.partials);
+  const dispatches = step_of(shape, tensors, flat_size, tuning);
+  return {
+    adapter: facts,
+    refusal: refusal(adapter.limits, needs_of(plan)),
+    submits: cut(dispatches, facts).length,
+    buffers: Object.keys(plan).length,
+    buffer_bytes: Object.values(plan).reduce((sum, { floats }) => sum + floats * 4, 0),
+    dispatches: alike(dispatches),
+  };
+}
+
+// Dispatches in order, those that differ in their layer alone counted together.
+function alike(dispatches) {
+  const rows = new Map();
+  for (const dispatch of dispatches) {
+    const { kernel, constants, groups } = dispatch;
+    const label = dispatch.label.replace(/^h\.\d+\./, "h.");
+    const key = JSON.stringify([label, kernel, constants, groups]);
+    const row = rows.get(key) ?? { label, op: operation_of(dispatch), kernel, constants, groups, per_step: 0 };
+    row.per_step += 1;
+    rows.set(key, row);
+  }
+  return [...rows.values()];
 }
 
 class WebgpuArm {
@@ -299,8 +335,9 @@ function resource_of(buffers, { buffer, at, size }) {
   return { buffer: buffers[buffer], offset: at * 4, size: Math.ceil(size / BLOCK) * BLOCK * 4 };
 }
 
-// Commands in runs of at most `limit` FLOPs each, or of one command where that alone is more.
-function cut(commands, limit) {
+// Commands in runs of at most so many FLOPs each, or of one command where that alone is more.
+function cut(commands, { is_fallback }) {
+  const limit = FLOPS_PER_SUBMIT[is_fallback === true ? "software" : "hardware"];
   const runs = [[]];
   let flops = 0;
   for (const command of commands) {

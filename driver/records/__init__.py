@@ -15,6 +15,7 @@ from driver.records.evidence import (
     Reproduction,
     VerifyAnswer,
 )
+from driver.records.geometry import Dispatch, GeometryReport, GpuCalls, StepGeometry
 from driver.records.kernels import (
     ForkTimes,
     KernelReport,
@@ -102,6 +103,7 @@ __all__ = [
     "Comparison",
     "CorpusFacts",
     "CurveError",
+    "Dispatch",
     "Environment",
     "Estimate",
     "Evaluator",
@@ -110,6 +112,8 @@ __all__ = [
     "GateClass",
     "GatePlan",
     "GateStatus",
+    "GeometryReport",
+    "GpuCalls",
     "Job",
     "JobResult",
     "Kernel",
@@ -151,6 +155,7 @@ __all__ = [
     "Slot",
     "SlotEvent",
     "StateRef",
+    "StepGeometry",
     "Subject",
     "TeacherPoint",
     "TensorError",

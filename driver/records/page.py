@@ -162,6 +162,8 @@ class Op(Record):
         "fork",
         "profile",
         "threads",
+        "geometry",
+        "count",
     ]
     state: str | None = None
     steps: int | None = None

@@ -187,7 +187,7 @@ def check_op(program: tuple[Op, ...], index: int, given: OpResult, blobs: set[st
     op, where = program[index], f"instruction {index} ({program[index].op})"
     if (given.op, given.label) != (op.op, op.label):
         raise SlotError(f"{where}: this is the result of {given.op} {given.label}")
-    if op.op == "train":
+    if op.op in ("train", "count"):
         counts = (given.steps, len(given.losses), len(given.grad_norms))
         if counts != (op.steps,) * 3 or given.ms is None or given.first_step is None:
             raise SlotError(f"{where}: {counts} steps, losses and norms instead of {op.steps}")
