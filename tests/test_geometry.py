@@ -59,7 +59,7 @@ async def test_every_preset_is_within_them() -> None:
         found = await geometry.run(request, find_browser(None), lambda _: None)
     except Unsupported as error:
         pytest.skip(str(error))
-    assert [row.preset for row in found.presets] == presets.names()
+    assert [row.preset for row in found.presets] == list(presets.names())
     for row, preset in zip(found.presets, loaded, strict=True):
         assert row.holds and row.counted is None and row.submits >= 1
         assert row.dispatches == 21 * preset.n_layer + 12
