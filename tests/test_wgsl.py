@@ -93,7 +93,8 @@ def gpu() -> Gpu:
         adapter = wgpu.gpu.request_adapter_sync(power_preference="high-performance")
     except Exception as error:  # wgpu raises plain RuntimeError, and other types without a loader
         pytest.skip(f"wgpu finds no adapter ({error}); on Debian: apt install mesa-vulkan-drivers")
-    return Gpu(adapter.request_device_sync())
+    wanted = [feature for feature in ("subgroup",) if feature in adapter.features]
+    return Gpu(adapter.request_device_sync(required_features=wanted))
 
 
 def normal(rng: np.random.Generator, *shape: int) -> np.ndarray:
@@ -122,6 +123,7 @@ variants = st.sampled_from(
     [
         ("naive", {}),
         ("tiled", {}),
+        *(("subgroup", {"WG": size}) for size in (32, 64, 128)),
         ("blocked", {"TALL": 1, "WIDE": 1}),
         ("blocked", {"TALL": 1, "WIDE": 0}),
         ("blocked", {"TALL": 0, "WIDE": 1}),
@@ -139,6 +141,8 @@ def matmul_case(
         return name, {}, (-(-cols // 8), -(-rows // 8))
     if name == "tiled":
         return name, {}, (-(-cols // 64), -(-rows // 64))
+    if name == "subgroup":
+        return name, constants, (-(-cols // (4 * constants["WG"])), -(-rows // 8))
     tall, wide = 4 + 4 * constants["TALL"], 4 + 4 * constants["WIDE"]
     return (
         name,

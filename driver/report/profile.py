@@ -60,8 +60,6 @@ def _cost_line(profile: Profile) -> str:
 def _step_line(profile: Profile) -> str:
     step_ms = profile.samples.clock_step_ms or 0.0
     words = f"GPU timestamps move in steps of {step_ms * 1e6:,.0f} ns, as measured"
-    doubtful = sum(op.below_clock_step for op in profile.ops)
-    if doubtful:
-        words += f"; one call of each of the {doubtful} operations with ~ takes less than that, "
-        words += "so those figures say little"
+    if any(op.below_clock_step for op in profile.ops):
+        words += "; a call of an operation marked ~ takes less: its figure says little"
     return words
