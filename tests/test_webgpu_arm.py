@@ -59,12 +59,6 @@ export async function open(job, io) {
       count(pass, ["dispatchWorkgroups"]);
       return pass;
     };
-    if (options.fault === "no timestamps") {
-      const { has } = device.features;
-      GPUSupportedFeatures.prototype.has = function (name) {
-        return name !== "timestamp-query" && has.call(this, name);
-      };
-    }
     if (options.fault === "out-of-memory") {
       const [push, pop] = [device.pushErrorScope.bind(device), device.popErrorScope.bind(device)];
       const scopes = [];
@@ -78,6 +72,12 @@ export async function open(job, io) {
   };
   if (options.tuned_for === "hardware") {
     Object.defineProperty(GPUAdapterInfo.prototype, "isFallbackAdapter", { get: () => false });
+  }
+  if (options.lacks) {
+    const { has } = GPUSupportedFeatures.prototype;
+    GPUSupportedFeatures.prototype.has = function (name) {
+      return name !== options.lacks && has.call(this, name);
+    };
   }
   if (options.fault === "no adapter") GPU.prototype.requestAdapter = async () => null;
   const arm = await webgpu.open(job, io);
@@ -206,7 +206,7 @@ PLAIN = ("vocabulary 97, five heads of 8", "nothing divides by 4", "one of every
     ("shape", "matmul"),
     [
         *((shape, "blocked") for shape in SHAPES),
-        *((shape, variant) for shape in PLAIN for variant in ("naive", "tiled")),
+        *((shape, variant) for shape in PLAIN for variant in ("naive", "tiled", "subgroup")),
     ],
 )
 async def test_odd_shapes(session, server, shape, matmul) -> None:
@@ -250,10 +250,12 @@ def without_key(name: str, array: np.ndarray) -> np.ndarray:
     return np.concatenate([query, value])
 
 
-@pytest.mark.parametrize("name", GOLDEN)
-async def test_golden_cases(session, server, golden, check_case, tmp_path, name) -> None:
+@pytest.mark.parametrize(
+    ("name", "matmul"), [*((name, "blocked") for name in GOLDEN), ("strong", "subgroup")]
+)
+async def test_golden_cases(session, server, golden, check_case, tmp_path, name, matmul) -> None:
     case = read_case(golden / f"{name}.case.safetensors")
-    result, _ = await trained(session, server, case)
+    result, _ = await trained(session, server, case, matmul=matmul)
     write_result(tmp_path / "result.safetensors", result)
     answer = golden / f"{name}.answer.safetensors"
     done = subprocess.run(
@@ -365,7 +367,7 @@ async def test_a_profile(session, server) -> None:
 async def test_without_timestamps_a_profile_says_why(session, server) -> None:
     case = case_of(SMALL, steps=4)
     program = [open_op(), profile_op(1, 1)]
-    outcome, _ = await run(session, server, case, program, fault="no timestamps")
+    outcome, _ = await run(session, server, case, program, lacks="timestamp-query")
     assert outcome.failure is None, outcome.failure
     detail = outcome.ops[1].detail
     assert (detail["profile"], detail["reason"]) == (None, "this adapter has no timestamp-query")
@@ -411,6 +413,13 @@ async def test_no_adapter_is_unsupported(session, server) -> None:
     failure = await failure_of(session, server, case_of(SMALL), fault="no adapter")
     assert failure.kind == "unsupported"
     assert "no WebGPU adapter" in failure.message
+
+
+async def test_a_missing_feature_is_unsupported(session, server) -> None:
+    asked = {"matmul": "subgroup", "lacks": "subgroups"}
+    failure = await failure_of(session, server, case_of(SMALL), **asked)
+    assert failure.kind == "unsupported"
+    assert "no subgroups" in failure.message
 
 
 async def test_what_the_adapter_cannot_hold_is_refused_with_numbers(session, server) -> None:

@@ -23,9 +23,9 @@ export async function open(job, io) {
   const tensors = Object.fromEntries(job.tensors.map((slot) => [slot.name, slot]));
   const partials = tune(job.arm.options, shape, flat_size, true).partials;
   const plan = buffers_of(shape, flat_size, partials);
-  const gpu = await open_device(needs_of(plan), ["timestamp-query"]);
+  const gpu = await open_device(needs_of(plan), features_of(job.arm.options), ["timestamp-query"]);
   try {
-    const tuning = tune(job.arm.options, shape, flat_size, gpu.adapter.is_fallback === true);
+    const tuning = tune(job.arm.options, shape, flat_size, gpu.adapter.is_fallback === true, gpu.adapter.subgroup_max_size);
     const dispatches = step_of(shape, tensors, flat_size, tuning);
     const sources = await load_sources(job.assets, io);
     const pipelines = await make_pipelines(gpu, sources, dispatches);
@@ -56,13 +56,13 @@ export async function geometry(job) {
   const shape = shape_of(config);
   const adapter = await find_adapter();
   const facts = adapter_facts(adapter);
-  const tuning = tune(job.arm.options, shape, flat_size, facts.is_fallback === true);
+  const tuning = tune(job.arm.options, shape, flat_size, facts.is_fallback === true, facts.subgroup_max_size);
   const tensors = Object.fromEntries(job.tensors.map((slot) => [slot.name, slot]));
   const plan = buffers_of(shape, flat_size, tuning.partials);
   const dispatches = step_of(shape, tensors, flat_size, tuning);
   return {
     adapter: facts,
-    refusal: refusal(adapter.limits, needs_of(plan)),
+    refusal: refusal(adapter, needs_of(plan), features_of(job.arm.options)),
     submits: cut(dispatches, facts).length,
     buffers: Object.keys(plan).length,
     buffer_bytes: Object.values(plan).reduce((sum, { floats }) => sum + floats * 4, 0),
@@ -236,6 +236,11 @@ function needs_of(plan) {
     maxBufferSize: need("buffer", "floats", 1 << 28),
     maxStorageBufferBindingSize: need("binding", "binding", 1 << 27),
   };
+}
+
+// What kernels of these options cannot do without.
+function features_of({ matmul }) {
+  return matmul === "subgroup" ? ["subgroups"] : [];
 }
 
 // The entry of `plan` whose `field` is largest.

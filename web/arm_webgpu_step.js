@@ -98,11 +98,12 @@ export function step_of(shape, tensors, flat_size, tuning) {
 
   // One kernel per product; see the files for what rows, inner and cols mean there.
   const matmul = (label, product, rows, inner, cols, views, flags = {}) => {
-    const { variant, WX, WY, tile, per_group } = tuning.matmul(product, rows, inner, cols);
+    const { variant, WX, WY, WG, tile, per_group } = tuning.matmul(product, rows, inner, cols);
     const constants = { ROWS: rows, INNER: inner, COLS: cols, ...flags };
     const [tall, wide] = tile ?? [1, 1];
     const [high, broad] = per_group ?? [tall * WY, wide * WX];
     if (!per_group) Object.assign(constants, { WX, WY });
+    if (WG) constants.WG = WG;
     if (tile) {
       const strides = { forward: [inner, cols], backward_da: [inner], backward_db: [rows, cols] }[product];
       const VEC4 = Number(strides.every((stride) => stride % 4 === 0));
@@ -273,7 +274,7 @@ function fold(count) {
 
 // How kernels are shaped for an adapter. A software adapter computes workgroups on CPU cores: lanes that
 // share a row only add barriers there, and large register tiles save its slow loads.
-export function tune(options, shape, flat_size, is_software) {
+export function tune(options, shape, flat_size, is_software, subgroup_max_size = null) {
   const variant = options.matmul ?? "blocked";
   return {
     rows: is_software ? { LANES: 1, GROUP: 32 } : { LANES: 32, GROUP: 8 },
@@ -283,8 +284,13 @@ export function tune(options, shape, flat_size, is_software) {
       if (variant === "naive") return { variant, WX: 8, WY: 8 };
       // The tile is fixed in the kernel: 64×64 elements per workgroup.
       if (variant === "tiled") return { variant, per_group: [64, 64] };
+      if (variant === "subgroup") {
+        // Whole subgroups, if need be of the largest size that WebGPU knows.
+        const WG = Math.max(32, subgroup_max_size ?? 128);
+        return { variant, WG, per_group: [8, 4 * WG] };
+      }
       if (variant !== "blocked") {
-        throw new ArmError("unsupported", `matmul=${variant}: the variants are naive, blocked and tiled`);
+        throw new ArmError("unsupported", `matmul=${variant}: the variants are naive, blocked, tiled and subgroup`);
       }
       // 4×4 tiles keep a GPU busy where 8×8 tiles would be too few; 64 are about one per lane group.
       const few = !is_software && (rows * cols) / 64 < 16384;

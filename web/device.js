@@ -9,16 +9,16 @@ import { ArmError } from "./errors.js";
 
 const SCOPES = ["internal", "out-of-memory", "validation"];
 
-// `needs`: limit name → {value, why}; what the adapter cannot hold is refused with both numbers. `features`
-// are those that the device gets where the adapter has them.
-export async function open_device(needs, features = []) {
+// `needs`: limit name → {value, why}; what the adapter cannot hold is refused with both numbers. `required` are
+// features that it must have, `welcome` those that the device gets where the adapter has them.
+export async function open_device(needs, required = [], welcome = []) {
   const adapter = await find_adapter();
-  const reason = refusal(adapter.limits, needs);
+  const reason = refusal(adapter, needs, required);
   if (reason) throw new ArmError("unsupported", reason);
   let device;
   try {
     device = await adapter.requestDevice({
-      requiredFeatures: features.filter((feature) => adapter.features.has(feature)),
+      requiredFeatures: [...required, ...welcome.filter((feature) => adapter.features.has(feature))],
       requiredLimits: Object.fromEntries(Object.entries(needs).map(([name, { value }]) => [name, value])),
     });
   } catch (error) {
@@ -148,8 +148,11 @@ function kind_of(error) {
   return "internal";
 }
 
-// Why an adapter with these limits cannot hold what is needed; null where it can.
-export function refusal(limits, needs) {
+// Why an adapter cannot do what is needed; null where it can.
+export function refusal({ limits, features }, needs, required) {
+  for (const feature of required) {
+    if (!features.has(feature)) return `this adapter has no ${feature}; choose another variant`;
+  }
   for (const [name, { value, why }] of Object.entries(needs)) {
     if (value > limits[name]) {
       return `${why} needs ${name} = ${value}; this adapter allows ${limits[name]}. Choose a smaller preset`;
