@@ -373,6 +373,17 @@ async def test_without_timestamps_a_profile_says_why(session, server) -> None:
     assert (detail["profile"], detail["reason"]) == (None, "this adapter has no timestamp-query")
 
 
+async def test_the_gpus_sentinel(session, server) -> None:
+    """It is right, takes time, and leaves the arm alone; twice in one page as well."""
+    case = case_of(SMALL)
+    sentinel = Op(op="gpu_sentinel", count=2)
+    program = [sentinel, open_op(), train_op(3, "window"), sentinel]
+    outcome, _ = await run(session, server, case, program)
+    assert outcome.failure is None, outcome.failure
+    for op in (outcome.ops[0], outcome.ops[3]):
+        assert len(op.values_ms) == 2 and min(op.values_ms) > 0
+
+
 # --------------------------------------------------------------------------- loud
 
 

@@ -5,6 +5,7 @@
 
 import { ArmError, describe } from "./errors.js";
 import { calls_of } from "./gpu_calls.js";
+import { gpu_sentinel } from "./gpu_sentinel.js";
 import { probe, timer_step_ms } from "./probe.js";
 import { profile_samples } from "./profile.js";
 import { sentinel } from "./sentinel.js";
@@ -183,6 +184,10 @@ const OPS = {
 
   async sentinel({ count }) {
     return { values_ms: await sentinel(count) };
+  },
+
+  async gpu_sentinel({ count }) {
+    return { values_ms: await gpu_sentinel(count) };
   },
 
   async roofline({ count }) {

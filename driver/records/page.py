@@ -156,6 +156,7 @@ class Op(Record):
         "readback",
         "probe",
         "sentinel",
+        "gpu_sentinel",
         "roofline",
         "kernel",
         "operation",

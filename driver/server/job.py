@@ -191,7 +191,9 @@ def check_op(program: tuple[Op, ...], index: int, given: OpResult, blobs: set[st
         counts = (given.steps, len(given.losses), len(given.grad_norms))
         if counts != (op.steps,) * 3 or given.ms is None or given.first_step is None:
             raise SlotError(f"{where}: {counts} steps, losses and norms instead of {op.steps}")
-    if op.op in ("readback", "sentinel") and len(given.values_ms) != (op.count or 0):
+    if op.op in ("readback", "sentinel", "gpu_sentinel") and len(given.values_ms) != (
+        op.count or 0
+    ):
         raise SlotError(f"{where}: {len(given.values_ms)} values instead of {op.count}")
     if (
         op.op == "read" or (op.op in ("kernel", "operation") and op.label)
