@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from driver import build
 from driver.arms import ArmSpec, canonical, resolve
 from driver.browser import BrowserChoice, BrowserSession
 from driver.errors import SlotError, Unsupported
-from driver.jobs import JobMaker, count_op, geometry_op, open_op
+from driver.jobs import JobMaker, count_op, geometry_op, open_op, wgsl_texts
 from driver.measure import JobOutcome, run_job
 from driver.prepare import probe
 from driver.presets import Preset
@@ -41,12 +40,9 @@ async def run(
 
     Raises Unsupported where there is no adapter, and SlotError.
     """
-    sources = {
-        name.removesuffix(".wgsl"): artifact.path.read_text()
-        for name, artifact in build.gather_wgsl().items()
-    }
     async with JobServer() as server, BrowserSession(choice) as session:
         arm = resolve(request.spec, (await probe(session, server, [request.spec])).features)
+        kernels = wgsl_texts(arm)
         found, adapter = [], {}
         for preset in request.presets:
             page = _Page(session, server, arm, preset)
@@ -59,7 +55,7 @@ async def run(
                 counted = await page.count()
             elif reason is None:
                 reason = "not asked for"
-            found.append(step_geometry(preset, planned, sources, counted, reason))
+            found.append(step_geometry(preset, planned, kernels, counted, reason))
     return GeometryReport(
         arm=canonical(arm.name, arm.options), adapter=adapter, presets=tuple(found)
     )

@@ -157,6 +157,11 @@ def wasm_digest(arm: ArmJob) -> str:
     return _needed(arm)["wasm"].sha256
 
 
+def wgsl_texts(arm: ArmJob) -> dict[str, str]:
+    """WGSL of every kernel that an arm on WebGPU may use, by file name without its ending."""
+    return {a.name.removesuffix(".wgsl"): a.path.read_text() for a in _needed(arm).values()}
+
+
 def wgsl_digests(arm: ArmJob) -> dict[str, str]:
     """SHA-256 of every WGSL file that a WebGPU arm may load, by name."""
     return {name.removeprefix("wgsl/"): found.sha256 for name, found in _needed(arm).items()}

@@ -411,7 +411,7 @@ function profiler(exports, memory) {
       const all = Array.from({ length: exports.profile_operations() }, (_, i) => (
         { op: text_at(memory, exports.profile_name(i)), calls: exports.profile_calls(i), ms: exports.profile_ms(i) }
       ));
-      return { ops: all.filter(({ calls }) => calls > 0), clock: "performance.now", clock_step_ms: null };
+      return all.filter(({ calls }) => calls > 0);
     },
   };
 }

@@ -41,13 +41,17 @@ export class Profiler {
     this.on = true;
   }
 
-  // Totals since start by operation and the step in which timestamps move; or the reason why not.
+  // Totals since start by operation.
   async stop() {
     this.on = false;
     await this.drain();
-    if (!this.wrong && !this.step_ns) this.wrong = "all of the adapter's timestamps are equal";
-    if (this.wrong) return { reason: this.wrong };
-    return { ops: [...this.totals.values()], clock: "timestamp-query", clock_step_ms: this.step_ns / 1e6 };
+    return [...this.totals.values()];
+  }
+
+  // The step in which timestamps moved since start, and what is wrong with them, if anything.
+  clock() {
+    const wrong = this.wrong ?? (this.step_ns ? null : "all of the adapter's timestamps are equal");
+    return { clock: "timestamp-query", clock_step_ms: this.step_ns / 1e6, wrong };
   }
 
   // Encodes dispatches that follow those encoded before; after a step's last one its timestamps are kept.

@@ -13,14 +13,13 @@ export async function profile_samples(profiler, train, steps, rounds) {
   let profile;
   let reason = null;
   for (let round = 0; round <= rounds; round++) {
-    if (round <= 1) profile = { steps, clock: null, clock_step_ms: null, plain_ms: [], profiled_ms: [], ops: [] };
+    if (round <= 1) profile = { steps, clock: "performance.now", clock_step_ms: null, plain_ms: [], profiled_ms: [], ops: [] };
     for (const profiled of [false, true, true, false]) {
       if (profiled) await profiler.start();
       const window = await train();
       if (profiled) {
-        const totals = await profiler.stop();
-        reason ??= totals.reason ?? null;
-        if (!reason) collect(profile, totals, steps);
+        collect(profile.ops, await profiler.stop(), steps);
+        reason ??= clocked(profile, profiler.clock?.());
       }
       profile[profiled ? "profiled_ms" : "plain_ms"].push(window.ms);
       windows.push(window);
@@ -29,13 +28,17 @@ export async function profile_samples(profiler, train, steps, rounds) {
   return { windows, profile: reason ? null : profile, reason };
 }
 
-// Adds one window's totals. Every step runs the same operations, so every window has the same counts. The
-// clock's step is what divides every difference seen, so the smallest is the best measured.
-function collect(profile, { ops: totals, clock, clock_step_ms }, steps) {
-  const { ops } = profile;
-  profile.clock = clock;
-  profile.clock_step_ms = Math.min(profile.clock_step_ms ?? Infinity, clock_step_ms ?? Infinity);
-  if (profile.clock_step_ms === Infinity) profile.clock_step_ms = null;
+// Notes an arm's own clock and its step, which divides every difference seen: of several windows' the smallest
+// is the best measured. Returns why its figures are wrong, if they are.
+function clocked(profile, own) {
+  if (!own) return null;
+  profile.clock = own.clock;
+  profile.clock_step_ms = Math.min(profile.clock_step_ms ?? Infinity, own.clock_step_ms);
+  return own.wrong;
+}
+
+// Adds one window's totals. Every step runs the same operations, so every window has the same counts.
+function collect(ops, totals, steps) {
   if (!ops.length) {
     for (const { op, calls } of totals) ops.push({ op, calls: calls / steps, windows_ms: [] });
   }

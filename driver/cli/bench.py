@@ -99,7 +99,7 @@ def geometry_command(
 
     Example: driver geometry --preset small,large
     """
-    spec = parse_arm(arm)
+    spec = arm_for(arm)
     if spec.name != "webgpu":
         raise UsageError(f"--arm {arm}: only webgpu dispatches to a GPU")
     loaded = [presets.load(name) for name in (preset.split(",") if preset else presets.names())]
