@@ -213,6 +213,15 @@ def test_matmul_backward_db(gpu, multiple, variant, m, k, n, seed) -> None:
     close(got["dbias"], dc.sum(axis=0, dtype=np.float64), 5e-6)
 
 
+@pytest.mark.parametrize("size", [1, 5, 32, 128])
+@pytest.mark.parametrize("product", [test_matmul_forward, test_matmul_backward_da,
+                                     test_matmul_backward_db])  # fmt: skip
+def test_subgroups_that_are_not_full(gpu, product, size) -> None:
+    """Whatever the subgroup's size, lanes that are not there are not asked."""
+    for m, k, n in ((9, 35, 70), (17, 1, 3), (2, 130, 33)):
+        product.hypothesis.inner_test(gpu, 1, ("subgroup", {"WG": size}), m, k, n, seed=size)
+
+
 # --------------------------------------------------------------------------- layer norm
 
 lanes = st.sampled_from([(1, 64), (8, 8), (32, 4), (64, 1)])
