@@ -111,7 +111,10 @@ OPTIONS: dict[str, dict[str, Option]] = {
     "wasm64": _WASM,
     "webgpu": {
         "matmul": Option(
-            AUTO, "variant of the products", choices=("naive", "blocked", "tiled"), auto=True
+            AUTO,
+            "variant of the products",
+            choices=("naive", "blocked", "tiled", "subgroup"),
+            auto=True,
         ),
     },
     "null": {
@@ -250,6 +253,11 @@ def resolve(arm: ArmSpec, features: dict[str, Any]) -> ArmJob:
                 "`driver doctor` says what is there; another arm is chosen with --arms wasm64,wasm"
             )
         options = {key: "blocked" if value == AUTO else value for key, value in options.items()}
+        if options["matmul"] == "subgroup" and "subgroups" not in (adapter.get("features") or ()):
+            raise Unsupported(
+                "arm webgpu: matmul=subgroup needs the adapter's feature subgroups, which this one "
+                "has not; choose naive, tiled or blocked"
+            )
     return ArmJob(name=arm.name, module=arm.module, options=options)
 
 

@@ -157,6 +157,11 @@ def wasm_digest(arm: ArmJob) -> str:
     return _needed(arm)["wasm"].sha256
 
 
+def wgsl_texts(arm: ArmJob) -> dict[str, str]:
+    """WGSL of every kernel that an arm on WebGPU may use, by file name without its ending."""
+    return {a.name.removesuffix(".wgsl"): a.path.read_text() for a in _needed(arm).values()}
+
+
 def wgsl_digests(arm: ArmJob) -> dict[str, str]:
     """SHA-256 of every WGSL file that a WebGPU arm may load, by name."""
     return {name.removeprefix("wgsl/"): found.sha256 for name, found in _needed(arm).items()}
@@ -239,6 +244,16 @@ def profile_op(steps: int, rounds: int) -> Op:
     Two of a round run with the profiler and two without it.
     """
     return Op(op="profile", steps=steps, count=rounds)
+
+
+def geometry_op() -> Op:
+    """The step's dispatches as the arm would run them, without opening it."""
+    return Op(op="geometry")
+
+
+def count_op(steps: int) -> Op:
+    """Trains `steps` steps and counts what they ask of WebGPU."""
+    return Op(op="count", steps=steps)
 
 
 def operation_op(operation: Operation, count: int = 0, label: str | None = None) -> Op:

@@ -23,8 +23,11 @@ def profile_of(samples: ProfileSamples, config: ModelConfig) -> Profile:
         share = _ratio(ms, wall_profiled_ms)
         gflops = None if work is None else _ratio(work / 1e6, ms)
         ops.append(
-            ProfileOp(op=op.op, calls=op.calls, ms=ms, share=share, flops=work, gflops=gflops)
-        )
+            ProfileOp(
+                op=op.op, calls=op.calls, ms=ms, share=share, flops=work, gflops=gflops,
+                below_clock_step=ms / op.calls < (samples.clock_step_ms or 0.0),
+            )
+        )  # fmt: skip
     costs = [
         _ratio(profiled, plain)
         for profiled, plain in zip(

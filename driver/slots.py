@@ -88,7 +88,10 @@ class Blocks:
         plan, index = self.measured.plan, 4 * block + position
         which = 0 if side == "A" else 1
         arm = plan.arms[which]
-        program = [Op(op="sentinel", count=SENTINELS), open_op()]
+        program = [Op(op="sentinel", count=SENTINELS)]
+        if any(planned.name == "webgpu" for planned in plan.arms):
+            program.append(Op(op="gpu_sentinel", count=SENTINELS))
+        program.append(open_op())
         if arm.warmup_steps:
             program.append(train_op(1, "first"))
             program += train_ops(arm.warmup_steps - 1, arm.steps_per_window, "warmup")
@@ -199,6 +202,7 @@ def slot_record(
         losses=losses,
         grad_norms=norms,
         sentinel_ms=[ms for op in ops if op.op == "sentinel" for ms in op.values_ms],
+        gpu_sentinel_ms=[ms for op in ops if op.op == "gpu_sentinel" for ms in op.values_ms],
         param_sha256=param_sha256,
         param_reason=param_reason,
         memory=result.memory if result else {},

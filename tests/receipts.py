@@ -326,6 +326,7 @@ def _slot(
         upload_ms=1.5, first_step_ms=15.0, steps_per_window=STEPS_PER_WINDOW,
         windows_ms=[float(w) for w in windows], losses=[x * off for x in reference.losses],
         grad_norms=[x * off for x in reference.grad_norms], sentinel_ms=[3.1, 3.0],
+        gpu_sentinel_ms=[9.2, 9.1] if adapter else [],
         param_sha256="9d" * 32, memory={"address": "i32", "final_bytes": 131072, "growths": 0},
         ran=dict(arm.expected) | {"plan_sha256": plan.sha256},
         adapter=dict(adapter) if adapter and arm.name == "webgpu" else None,

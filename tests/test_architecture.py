@@ -55,6 +55,7 @@ ORDER = [
     "slots",
     "replay",
     "kernels",
+    "geometry",  # what a step dispatches to a GPU
     "report",
     "history",
     "run",

@@ -241,6 +241,7 @@ def test_auto_takes_the_best_instruction_set(features: dict[str, Any], level: st
             "no WebGPU here (blocklisted)",
         ),
         ("webgpu", {}, "no WebGPU here"),
+        ("webgpu:matmul=subgroup", FEATURES, "needs the adapter's feature subgroups"),
         ("wasm:tile_da=2x4", FEATURES, "tile_da=2x4: a module with simd=relaxed has the tiles 4x8"),
         ("wasm:tile=8x8+simd=off", FEATURES, "has the tiles 2x4, 4x4"),
     ],
@@ -256,6 +257,9 @@ def test_what_was_asked_for_is_kept() -> None:
     asked = parse_arm("wasm64:threads=3+simd=off+shared=on+kernels=forward+tile=4x4")
     assert resolve(asked, FEATURES).options == asked.options
     assert resolve(parse_arm("webgpu:matmul=naive"), FEATURES).options == {"matmul": "naive"}
+    able = FEATURES | {"webgpu": FEATURES["webgpu"] | {"features": ["subgroups"]}}
+    asked = parse_arm("webgpu:matmul=subgroup")
+    assert resolve(asked, able).options == {"matmul": "subgroup"}
 
 
 def test_wasm_needs_no_memory64() -> None:

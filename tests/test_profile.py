@@ -7,11 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from receipts import CONFIG
+from receipts import CONFIG, parts
 
 from driver import presets
 from driver.profile import profile_of
 from driver.records import Profile, ProfileSamples
+from driver.report.profile import profile_of as print_profile
+from driver.report.terminal import new_console, text_of
 from driver.tensors import executed_flops, operation_flops
 
 # Two rounds of windows of 2 steps. Plain windows sum to 20 and 40 ms, profiled ones to 22 and 42.
@@ -38,9 +40,28 @@ def test_figures_by_hand() -> None:
     assert (gelu.op, gelu.calls, gelu.ms, gelu.share) == ("gelu_forward", 1, 1.0, 1 / 8)
     assert gelu.flops is gelu.gflops is None
     assert (matmul.calls, matmul.ms, matmul.share) == (4, 5.0, 5 / 8)
-    # L 1, C 4, F 8, N 6: 4→12, 4→4, 4→8, 8→4, a multiply-add is 2.
-    assert matmul.flops == 2 * 6 * (48 + 16 + 32 + 32)
+    # L 1, C 4, F 8, N 6: 4→12, 4→4, 8→4 (4→8 is GELU's), a multiply-add is 2.
+    assert matmul.flops == 2 * 6 * (48 + 16 + 32)
     assert matmul.gflops == pytest.approx(matmul.flops / 5e6)
+
+
+def test_what_takes_less_than_the_clocks_step_is_marked() -> None:
+    """gelu_forward takes 1 ms a call and matmul_forward 1.25 ms."""
+    assert not any(op.below_clock_step for op in profile_of(samples(None), CONFIG).ops)
+    assert [op.below_clock_step for op in profile_of(samples(1.0), CONFIG).ops] == [False, False]
+    found = profile_of(samples(1.1), CONFIG)
+    assert [op.below_clock_step for op in found.ops] == [True, False]
+    arm = parts().plan.arms[0].model_copy(update={"profile": found})
+    console = new_console(200, False)
+    print_profile(console, arm)
+    text = text_of(console)
+    assert "~1 " in text and "~5" not in text
+    assert "steps of 1,100,000 ns" in text and "marked ~ takes less" in text
+
+
+def samples(clock_step_ms: float | None) -> ProfileSamples:
+    raw = RAW | {"clock": "timestamp-query", "clock_step_ms": clock_step_ms}
+    return ProfileSamples.model_validate(raw)
 
 
 def test_the_operations_flops_are_the_steps() -> None:

@@ -1,6 +1,7 @@
 """The WebGPU arm in a real Chromium: right at odd shapes, economical, and loud when it fails."""
 
 import asyncio
+import re
 import shutil
 import subprocess
 import sys
@@ -15,11 +16,11 @@ from conftest import GOLDEN
 from driver.browser import BrowserSession
 from driver.build import gather_wgsl
 from driver.cases import Case, read_case, write_result
-from driver.jobs import JobMaker, curve, load_op, open_op, read_op, train_op
-from driver.layout import WEB
+from driver.jobs import JobMaker, curve, load_op, open_op, profile_op, read_op, train_op
+from driver.layout import WASM_SRC, WEB
 from driver.measure import JobOutcome, run_job
 from driver.prepare import probe
-from driver.records import ArmJob, ModelConfig, Op, PageFailure
+from driver.records import ArmJob, ModelConfig, Op, PageFailure, ProfileSamples
 from driver.reference import Reference
 from driver.replay import Result
 from driver.server import JobServer
@@ -72,6 +73,12 @@ export async function open(job, io) {
   if (options.tuned_for === "hardware") {
     Object.defineProperty(GPUAdapterInfo.prototype, "isFallbackAdapter", { get: () => false });
   }
+  if (options.lacks) {
+    const { has } = GPUSupportedFeatures.prototype;
+    GPUSupportedFeatures.prototype.has = function (name) {
+      return name !== options.lacks && has.call(this, name);
+    };
+  }
   if (options.fault === "no adapter") GPU.prototype.requestAdapter = async () => null;
   const arm = await webgpu.open(job, io);
   const { train } = arm;
@@ -105,6 +112,7 @@ SHAPES = {
     "one of everything": model(n_layer=1, n_head=1, d_model=1, ctx=1, batch=1, vocab=2),
     "one long head": model(n_layer=1, n_head=1, d_model=100, ctx=33, batch=1, vocab=300),
 }
+SMALL = SHAPES["heads of 12"]
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
@@ -115,6 +123,12 @@ async def server(
     folder = tmp_path_factory.mktemp("page") / "web"
     shutil.copytree(WEB, folder)
     (folder / "arm_watched.js").write_text(WATCHED)
+    # Several query sets, and several reads of them in a window, at models of any size.
+    profiler = (WEB / "arm_webgpu_profile.js").read_text()
+    small = profiler.replace("MOST_QUERIES = 4096", "MOST_QUERIES = 64")
+    small = small.replace("STORE = 4 << 20", "STORE = 2048")
+    assert small.count("= 64") == small.count("= 2048") == 1
+    (folder / "arm_webgpu_profile.js").write_text(small)
     async with JobServer(folder) as running:
         adapter = (await probe(session, running)).features["webgpu"]
         if not adapter["available"]:
@@ -192,7 +206,7 @@ PLAIN = ("vocabulary 97, five heads of 8", "nothing divides by 4", "one of every
     ("shape", "matmul"),
     [
         *((shape, "blocked") for shape in SHAPES),
-        *((shape, variant) for shape in PLAIN for variant in ("naive", "tiled")),
+        *((shape, variant) for shape in PLAIN for variant in ("naive", "tiled", "subgroup")),
     ],
 )
 async def test_odd_shapes(session, server, shape, matmul) -> None:
@@ -236,10 +250,12 @@ def without_key(name: str, array: np.ndarray) -> np.ndarray:
     return np.concatenate([query, value])
 
 
-@pytest.mark.parametrize("name", GOLDEN)
-async def test_golden_cases(session, server, golden, check_case, tmp_path, name) -> None:
+@pytest.mark.parametrize(
+    ("name", "matmul"), [*((name, "blocked") for name in GOLDEN), ("strong", "subgroup")]
+)
+async def test_golden_cases(session, server, golden, check_case, tmp_path, name, matmul) -> None:
     case = read_case(golden / f"{name}.case.safetensors")
-    result, _ = await trained(session, server, case)
+    result, _ = await trained(session, server, case, matmul=matmul)
     write_result(tmp_path / "result.safetensors", result)
     answer = golden / f"{name}.answer.safetensors"
     done = subprocess.run(
@@ -309,10 +325,66 @@ async def test_what_ran_is_told(session, server) -> None:
     assert outcome.result.adapter["limits"]["maxBufferSize"] > 0
 
 
+# --------------------------------------------------------------------------- profiled
+
+
+async def test_a_profile(session, server) -> None:
+    """Every dispatch is counted under its operation's name in C, and no number changes."""
+    rounds, steps = 1, 5
+    config = SHAPES["vocabulary 97, five heads of 8"]
+    case = case_of(config, steps=4 * steps * (1 + rounds))
+    program = [open_op(), profile_op(steps, rounds), read_op("param", "param")]
+    asked, _ = await run(session, server, case, program)
+    assert asked.failure is None, asked.failure
+    program[1] = train_op(case.tokens.shape[0], "plain")
+    plain, _ = await run(session, server, case, program)
+    assert (asked.ops[1].losses, asked.ops[1].grad_norms) == (
+        plain.ops[1].losses, plain.ops[1].grad_norms,
+    )  # fmt: skip
+    assert asked.blobs["param"] == plain.blobs["param"]
+
+    assert asked.ops[1].detail["profile"], asked.ops[1].detail["reason"]
+    found = ProfileSamples.model_validate(asked.ops[1].detail["profile"])
+    assert asked.result
+    assert sum(op.calls for op in found.ops) == asked.result.ran["dispatches_per_step"]
+    calls = {op.op: op.calls for op in found.ops}
+    L = config.n_layer
+    assert calls["matmul_forward"] == 3 * L
+    assert calls["attention_backward"] == calls["grad_norm"] * L == 2 * L
+    assert (found.ops[0].op, found.ops[-1].op) == ("encoder_forward", "adamw")
+    in_c = re.search(r"define OPERATIONS\(one\)(.*?)\n\n", (WASM_SRC / "gpt.h").read_text(), re.S)
+    assert in_c
+    assert {*calls, "bias_backward"} == set(re.findall(r"one\((\w+)\)", in_c.group(1)))
+
+    assert found.clock == "timestamp-query"
+    assert found.clock_step_ms
+    times = [ms for op in found.ops for ms in op.windows_ms]
+    assert any(times)
+    whole = np.array(times) / found.clock_step_ms
+    np.testing.assert_allclose(whole, np.round(whole), atol=1e-3)
+
+
+async def test_without_timestamps_a_profile_says_why(session, server) -> None:
+    case = case_of(SMALL, steps=4)
+    program = [open_op(), profile_op(1, 1)]
+    outcome, _ = await run(session, server, case, program, lacks="timestamp-query")
+    assert outcome.failure is None, outcome.failure
+    detail = outcome.ops[1].detail
+    assert (detail["profile"], detail["reason"]) == (None, "this adapter has no timestamp-query")
+
+
+async def test_the_gpus_sentinel(session, server) -> None:
+    """It is right, takes time, and leaves the arm alone; twice in one page as well."""
+    case = case_of(SMALL)
+    sentinel = Op(op="gpu_sentinel", count=2)
+    program = [sentinel, open_op(), train_op(3, "window"), sentinel]
+    outcome, _ = await run(session, server, case, program)
+    assert outcome.failure is None, outcome.failure
+    for op in (outcome.ops[0], outcome.ops[3]):
+        assert len(op.values_ms) == 2 and min(op.values_ms) > 0
+
+
 # --------------------------------------------------------------------------- loud
-
-
-SMALL = SHAPES["heads of 12"]
 
 
 async def test_a_lost_device_ends_the_window(session, server) -> None:
@@ -352,6 +424,13 @@ async def test_no_adapter_is_unsupported(session, server) -> None:
     failure = await failure_of(session, server, case_of(SMALL), fault="no adapter")
     assert failure.kind == "unsupported"
     assert "no WebGPU adapter" in failure.message
+
+
+async def test_a_missing_feature_is_unsupported(session, server) -> None:
+    asked = {"matmul": "subgroup", "lacks": "subgroups"}
+    failure = await failure_of(session, server, case_of(SMALL), **asked)
+    assert failure.kind == "unsupported"
+    assert "no subgroups" in failure.message
 
 
 async def test_what_the_adapter_cannot_hold_is_refused_with_numbers(session, server) -> None:

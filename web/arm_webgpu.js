@@ -3,8 +3,10 @@
 // Everything is made once in open(): pipelines, buffers, bind groups. A step writes its batch and submits
 // its dispatches; a window reads its losses and norms once, from a ring on the device.
 
-import { open_device } from "./device.js";
+import { adapter_facts } from "./adapter.js";
+import { find_adapter, open_device, refusal } from "./device.js";
 import { ArmError } from "./errors.js";
+import { Profiler, operation_of } from "./arm_webgpu_profile.js";
 import { BLOCK, FACTS, RING, batch_layout, buffers_of, shape_of, step_of, tune } from "./arm_webgpu_step.js";
 
 const TRANSFER = 16 << 20; // floats read back at once: 64 MiB
@@ -21,16 +23,16 @@ export async function open(job, io) {
   const tensors = Object.fromEntries(job.tensors.map((slot) => [slot.name, slot]));
   const partials = tune(job.arm.options, shape, flat_size, true).partials;
   const plan = buffers_of(shape, flat_size, partials);
-  const gpu = await open_device(needs_of(plan));
+  const gpu = await open_device(needs_of(plan), features_of(job.arm.options), ["timestamp-query"]);
   try {
-    const tuning = tune(job.arm.options, shape, flat_size, gpu.adapter.is_fallback === true);
+    const tuning = tune(job.arm.options, shape, flat_size, gpu.adapter.is_fallback === true, gpu.adapter.subgroup_max_size);
     const dispatches = step_of(shape, tensors, flat_size, tuning);
     const sources = await load_sources(job.assets, io);
     const pipelines = await make_pipelines(gpu, sources, dispatches);
     const buffers = await make_buffers(gpu, plan, flat_size);
     upload_constants(gpu, buffers, job);
     const commands = await bind(gpu, buffers, sources, pipelines, dispatches);
-    const submits = cut(commands, FLOPS_PER_SUBMIT[gpu.adapter.is_fallback === true ? "software" : "hardware"]);
+    const submits = cut(commands, gpu.adapter);
     const ran = {
       arm: job.arm.name,
       matmul: job.arm.options.matmul ?? "blocked",
@@ -47,6 +49,41 @@ export async function open(job, io) {
   }
 }
 
+// The step's dispatches on this machine's adapter, planned only: nothing is allocated. `refusal` says why the
+// adapter could not hold it, null where it can.
+export async function geometry(job) {
+  const { config, flat_size } = job;
+  const shape = shape_of(config);
+  const adapter = await find_adapter();
+  const facts = adapter_facts(adapter);
+  const tuning = tune(job.arm.options, shape, flat_size, facts.is_fallback === true, facts.subgroup_max_size);
+  const tensors = Object.fromEntries(job.tensors.map((slot) => [slot.name, slot]));
+  const plan = buffers_of(shape, flat_size, tuning.partials);
+  const dispatches = step_of(shape, tensors, flat_size, tuning);
+  return {
+    adapter: facts,
+    refusal: refusal(adapter, needs_of(plan), features_of(job.arm.options)),
+    submits: cut(dispatches, facts).length,
+    buffers: Object.keys(plan).length,
+    buffer_bytes: Object.values(plan).reduce((sum, { floats }) => sum + floats * 4, 0),
+    dispatches: alike(dispatches),
+  };
+}
+
+// Dispatches in order, those that differ in their layer alone counted together.
+function alike(dispatches) {
+  const rows = new Map();
+  for (const dispatch of dispatches) {
+    const { kernel, constants, groups } = dispatch;
+    const label = dispatch.label.replace(/^h\.\d+\./, "h.");
+    const key = JSON.stringify([label, kernel, constants, groups]);
+    const row = rows.get(key) ?? { label, op: operation_of(dispatch), kernel, constants, groups, per_step: 0 };
+    row.per_step += 1;
+    rows.set(key, row);
+  }
+  return [...rows.values()];
+}
+
 class WebgpuArm {
   constructor(gpu, job, shape, buffers, plan, submits, ran) {
     Object.assign(this, { gpu, job, shape, buffers, plan, submits, ran, adapter: gpu.adapter });
@@ -54,6 +91,9 @@ class WebgpuArm {
     this.batch = new Uint32Array(this.layout.size); // this step's batch, written again and again
     this.next = new Uint32Array(shape.V); // counting sort: where each token's next position goes
     this.t = 0; // AdamW steps taken
+    const can_time = gpu.device.features.has("timestamp-query");
+    this.profile = can_time ? new Profiler(gpu, submits.flat().map(({ op }) => op)) : null;
+    this.profile_reason = can_time ? null : "this adapter has no timestamp-query";
   }
 
   reset(t) {
@@ -110,15 +150,11 @@ class WebgpuArm {
       device.queue.writeBuffer(this.buffers.batch, 0, this.batch);
       for (const commands of this.submits) {
         const encoder = device.createCommandEncoder();
-        const pass = encoder.beginComputePass();
-        for (const { pipeline, group, groups } of commands) {
-          pass.setPipeline(pipeline);
-          pass.setBindGroup(0, group);
-          pass.dispatchWorkgroups(...groups);
-        }
-        pass.end();
+        if (this.profile?.on) this.profile.encode(encoder, commands);
+        else encode(encoder, commands);
         device.queue.submit([encoder.finish()]);
       }
+      if (this.profile?.on) await this.profile.submitted();
       finished.push(device.queue.onSubmittedWorkDone());
     }
     return read_back(this.gpu, this.buffers.results, 0, this.buffers.readback, 2 * steps);
@@ -200,6 +236,11 @@ function needs_of(plan) {
     maxBufferSize: need("buffer", "floats", 1 << 28),
     maxStorageBufferBindingSize: need("binding", "binding", 1 << 27),
   };
+}
+
+// What kernels of these options cannot do without.
+function features_of({ matmul }) {
+  return matmul === "subgroup" ? ["subgroups"] : [];
 }
 
 // The entry of `plan` whose `field` is largest.
@@ -290,7 +331,7 @@ function bind(gpu, buffers, sources, pipelines, dispatches) {
         resource: view === "recipe" ? { buffer: buffers.recipe } : resource_of(buffers, view),
       }));
       const group = gpu.device.createBindGroup({ label, layout: pipeline.getBindGroupLayout(0), entries });
-      return { label, pipeline, group, groups, flops };
+      return { label, op: operation_of(dispatch), pipeline, group, groups, flops };
     }),
   );
 }
@@ -299,8 +340,9 @@ function resource_of(buffers, { buffer, at, size }) {
   return { buffer: buffers[buffer], offset: at * 4, size: Math.ceil(size / BLOCK) * BLOCK * 4 };
 }
 
-// Commands in runs of at most `limit` FLOPs each, or of one command where that alone is more.
-function cut(commands, limit) {
+// Commands in runs of at most so many FLOPs each, or of one command where that alone is more.
+function cut(commands, { is_fallback }) {
+  const limit = FLOPS_PER_SUBMIT[is_fallback === true ? "software" : "hardware"];
   const runs = [[]];
   let flops = 0;
   for (const command of commands) {
@@ -312,6 +354,16 @@ function cut(commands, limit) {
     flops += command.flops;
   }
   return runs;
+}
+
+function encode(encoder, commands) {
+  const pass = encoder.beginComputePass();
+  for (const { pipeline, group, groups } of commands) {
+    pass.setPipeline(pipeline);
+    pass.setBindGroup(0, group);
+    pass.dispatchWorkgroups(...groups);
+  }
+  pass.end();
 }
 
 // `bytes` at `from` of a buffer through a mappable one; the wait ends when the device dies.

@@ -54,7 +54,7 @@ export function buffers_of({ L, H, C, F, N, V, B, T }, flat_size, partials) {
     scalars: {
       batch: batch_layout({ N, V }).size,
       decay: pad(Math.ceil(flat_size / BLOCK / 32)),
-      partials: pad(partials),
+      partials: pad(4 * partials),
       clip: BLOCK,
       results: 2 * RING,
       off_read: BLOCK, // stands where a kernel's epilogue is off
@@ -98,11 +98,12 @@ export function step_of(shape, tensors, flat_size, tuning) {
 
   // One kernel per product; see the files for what rows, inner and cols mean there.
   const matmul = (label, product, rows, inner, cols, views, flags = {}) => {
-    const { variant, WX, WY, tile, per_group } = tuning.matmul(product, rows, inner, cols);
+    const { variant, WX, WY, WG, tile, per_group } = tuning.matmul(product, rows, inner, cols);
     const constants = { ROWS: rows, INNER: inner, COLS: cols, ...flags };
     const [tall, wide] = tile ?? [1, 1];
     const [high, broad] = per_group ?? [tall * WY, wide * WX];
     if (!per_group) Object.assign(constants, { WX, WY });
+    if (WG) constants.WG = WG;
     if (tile) {
       const strides = { forward: [inner, cols], backward_da: [inner], backward_db: [rows, cols] }[product];
       const VEC4 = Number(strides.every((stride) => stride % 4 === 0));
@@ -241,10 +242,10 @@ export function step_of(shape, tensors, flat_size, tuning) {
   const VECTORS = flat_size / 4;
   const PARTIALS = tuning.partials;
   add("norm", "gradnorm_partial", { VECTORS, PARTIALS }, [Math.ceil(PARTIALS / 64)], {
-    grad: flat("grad"), partials: whole("partials", PARTIALS),
+    grad: flat("grad"), partials: whole("partials", 4 * PARTIALS),
   });
   add("norm.finish", "gradnorm_finish", { ROWS: N, PARTIALS }, [1], {
-    recipe: "recipe", facts: words(0, BLOCK), losses: whole("losses", N), partials: whole("partials", PARTIALS),
+    recipe: "recipe", facts: words(0, BLOCK), losses: whole("losses", N), partials: whole("partials", 4 * PARTIALS),
     clip: whole("clip", BLOCK), results: whole("results", 2 * RING),
   });
   add("adamw", "adamw", { VECTORS }, fold(VECTORS / 64), {
@@ -273,7 +274,7 @@ function fold(count) {
 
 // How kernels are shaped for an adapter. A software adapter computes workgroups on CPU cores: lanes that
 // share a row only add barriers there, and large register tiles save its slow loads.
-export function tune(options, shape, flat_size, is_software) {
+export function tune(options, shape, flat_size, is_software, subgroup_max_size = null) {
   const variant = options.matmul ?? "blocked";
   return {
     rows: is_software ? { LANES: 1, GROUP: 32 } : { LANES: 32, GROUP: 8 },
@@ -283,8 +284,13 @@ export function tune(options, shape, flat_size, is_software) {
       if (variant === "naive") return { variant, WX: 8, WY: 8 };
       // The tile is fixed in the kernel: 64×64 elements per workgroup.
       if (variant === "tiled") return { variant, per_group: [64, 64] };
+      if (variant === "subgroup") {
+        // Whole subgroups, if need be of the largest size that WebGPU knows.
+        const WG = Math.max(32, subgroup_max_size ?? 128);
+        return { variant, WG, per_group: [8, 4 * WG] };
+      }
       if (variant !== "blocked") {
-        throw new ArmError("unsupported", `matmul=${variant}: the variants are naive, blocked and tiled`);
+        throw new ArmError("unsupported", `matmul=${variant}: the variants are naive, blocked, tiled and subgroup`);
       }
       // 4×4 tiles keep a GPU busy where 8×8 tiles would be too few; 64 are about one per lane group.
       const few = !is_software && (rows * cols) / 64 < 16384;

@@ -4,6 +4,8 @@
 // finished; nothing else (no progress post, no hashing) happens in between.
 
 import { ArmError, describe } from "./errors.js";
+import { calls_of } from "./gpu_calls.js";
+import { gpu_sentinel } from "./gpu_sentinel.js";
 import { probe, timer_step_ms } from "./probe.js";
 import { profile_samples } from "./profile.js";
 import { sentinel } from "./sentinel.js";
@@ -90,7 +92,7 @@ async function summary() {
 
 const OPS = {
   async open() {
-    const open = await arm_module(job.arm);
+    const { open } = await arm_module(job.arm);
     if (job.tokens) tokens = await load_tokens(job.tokens);
     const began = performance.now();
     arm = await open(job, { bytes: (name) => asset(name, "arrayBuffer"), text: (name) => asset(name, "text") });
@@ -184,6 +186,10 @@ const OPS = {
     return { values_ms: await sentinel(count) };
   },
 
+  async gpu_sentinel({ count }) {
+    return { values_ms: await gpu_sentinel(count) };
+  },
+
   async roofline({ count }) {
     return { detail: { roofline: roofline(opened(), count) } };
   },
@@ -232,16 +238,30 @@ const OPS = {
 
   // Trains 1 + `count` rounds of four windows of `steps` steps; null with the reason where the arm cannot say.
   async profile({ steps, count }) {
-    const profiler = opened().profile;
-    if (!profiler) return { detail: { profile: null, reason: "not measured on this arm yet" } };
-    const { windows, profile } = await profile_samples(profiler, () => OPS.train({ steps }), steps, count);
+    const { profile: profiler, profile_reason } = opened();
+    if (!profiler) return { detail: { profile: null, reason: profile_reason ?? "not measured on this arm yet" } };
+    const { windows, profile, reason } = await profile_samples(profiler, () => OPS.train({ steps }), steps, count);
     return {
       first_step: windows[0].first_step,
       steps: windows.length * steps,
       losses: windows.flatMap(({ losses }) => losses),
       grad_norms: windows.flatMap(({ grad_norms }) => grad_norms),
-      detail: { profile },
+      detail: { profile, reason },
     };
+  },
+
+  // The step's dispatches as the arm would run them here, without opening it.
+  async geometry() {
+    const { geometry } = await arm_module(job.arm);
+    if (!geometry) throw new ArmError("unsupported", `the arm ${job.arm.name} dispatches nothing to a GPU`);
+    return { detail: await geometry(job) };
+  },
+
+  // Trains `steps` steps and counts what they ask of WebGPU.
+  async count({ steps }) {
+    let window;
+    const calls = await calls_of(async () => { window = await OPS.train({ steps }); });
+    return { ...window, detail: { calls } };
   },
 
   async fork({ count }) {
@@ -258,11 +278,12 @@ async function arm_module({ module, options }) {
   const { source } = options;
   if (!/^arm_[a-z0-9_]+\.js$/.test(module)) throw new ArmError("protocol", `no arm module: ${module}`);
   if (source !== undefined && !/^[a-z0-9-]+$/.test(source)) throw new ArmError("protocol", `no source: ${source}`);
-  const { open, ARM_INTERFACE: version = 1 } = await import(source ? `./source/${source}/${module}` : `./${module}`);
-  if (version !== ARM_INTERFACE || !open) {
+  const exported = await import(source ? `./source/${source}/${module}` : `./${module}`);
+  const version = exported.ARM_INTERFACE ?? 1;
+  if (version !== ARM_INTERFACE || !exported.open) {
     throw new ArmError("protocol", `${module} has version ${version} of the arms' interface, this page ${ARM_INTERFACE}`);
   }
-  return open;
+  return exported;
 }
 
 function opened() {

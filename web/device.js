@@ -9,8 +9,25 @@ import { ArmError } from "./errors.js";
 
 const SCOPES = ["internal", "out-of-memory", "validation"];
 
-// `needs`: limit name → {value, why}; what the adapter cannot hold is refused with both numbers.
-export async function open_device(needs) {
+// `needs`: limit name → {value, why}; what the adapter cannot hold is refused with both numbers. `required` are
+// features that it must have, `welcome` those that the device gets where the adapter has them.
+export async function open_device(needs, required = [], welcome = []) {
+  const adapter = await find_adapter();
+  const reason = refusal(adapter, needs, required);
+  if (reason) throw new ArmError("unsupported", reason);
+  let device;
+  try {
+    device = await adapter.requestDevice({
+      requiredFeatures: [...required, ...welcome.filter((feature) => adapter.features.has(feature))],
+      requiredLimits: Object.fromEntries(Object.entries(needs).map(([name, { value }]) => [name, value])),
+    });
+  } catch (error) {
+    throw new ArmError("unsupported", `the adapter refused a device: ${error.message}`);
+  }
+  return new Gpu(device, adapter_facts(adapter));
+}
+
+export async function find_adapter() {
   if (!self.navigator.gpu) {
     throw new ArmError(
       "unsupported",
@@ -25,17 +42,7 @@ export async function open_device(needs) {
       "requestAdapter found no WebGPU adapter; check the GPU's driver and chrome://gpu, or use arms without a GPU",
     );
   }
-  const facts = adapter_facts(adapter);
-  refuse_beyond(adapter.limits, needs);
-  let device;
-  try {
-    device = await adapter.requestDevice({
-      requiredLimits: Object.fromEntries(Object.entries(needs).map(([name, { value }]) => [name, value])),
-    });
-  } catch (error) {
-    throw new ArmError("unsupported", `the adapter refused a device: ${error.message}`);
-  }
-  return new Gpu(device, facts);
+  return adapter;
 }
 
 class Gpu {
@@ -141,13 +148,17 @@ function kind_of(error) {
   return "internal";
 }
 
-function refuse_beyond(limits, needs) {
+// Why an adapter cannot do what is needed; null where it can.
+export function refusal({ limits, features }, needs, required) {
+  for (const feature of required) {
+    if (!features.has(feature)) return `this adapter has no ${feature}; choose another variant`;
+  }
   for (const [name, { value, why }] of Object.entries(needs)) {
     if (value > limits[name]) {
-      const reason = `${why} needs ${name} = ${value}; this adapter allows ${limits[name]}`;
-      throw new ArmError("unsupported", `${reason}. Choose a smaller preset`);
+      return `${why} needs ${name} = ${value}; this adapter allows ${limits[name]}. Choose a smaller preset`;
     }
   }
+  return null;
 }
 
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));

@@ -6,21 +6,35 @@
 import { ArmError } from "./errors.js";
 
 // Trains `rounds` times four windows of `steps` steps, after four that warm up and count for nothing; `train`
-// trains one and returns its result. Returns the results of all windows in order, and the raw samples.
+// trains one and returns its result. Returns the results of all windows in order, and the raw samples; null
+// for them, and a reason, where the profiler itself says that its figures are wrong.
 export async function profile_samples(profiler, train, steps, rounds) {
   const windows = [];
   let profile;
+  let reason = null;
   for (let round = 0; round <= rounds; round++) {
-    if (round <= 1) profile = { steps, plain_ms: [], profiled_ms: [], ops: [] };
+    if (round <= 1) profile = { steps, clock: "performance.now", clock_step_ms: null, plain_ms: [], profiled_ms: [], ops: [] };
     for (const profiled of [false, true, true, false]) {
       if (profiled) await profiler.start();
       const window = await train();
-      if (profiled) collect(profile.ops, await profiler.stop(), steps);
+      if (profiled) {
+        collect(profile.ops, await profiler.stop(), steps);
+        reason ??= clocked(profile, profiler.clock?.());
+      }
       profile[profiled ? "profiled_ms" : "plain_ms"].push(window.ms);
       windows.push(window);
     }
   }
-  return { windows, profile };
+  return { windows, profile: reason ? null : profile, reason };
+}
+
+// Notes an arm's own clock and its step, which divides every difference seen: of several windows' the smallest
+// is the best measured. Returns why its figures are wrong, if they are.
+function clocked(profile, own) {
+  if (!own) return null;
+  profile.clock = own.clock;
+  profile.clock_step_ms = Math.min(profile.clock_step_ms ?? Infinity, own.clock_step_ms);
+  return own.wrong;
 }
 
 // Adds one window's totals. Every step runs the same operations, so every window has the same counts.

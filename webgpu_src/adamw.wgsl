@@ -26,7 +26,7 @@ struct Facts {
 
 @group(0) @binding(0) var<uniform> recipe: Recipe;
 @group(0) @binding(1) var<storage, read> facts: Facts;
-@group(0) @binding(2) var<storage, read> clip: array<f32>;
+@group(0) @binding(2) var<storage, read> clip: array<f32>;  // two factors
 @group(0) @binding(3) var<storage, read> decay: array<u32>;
 @group(0) @binding(4) var<storage, read> grad: array<vec4f>;
 @group(0) @binding(5) var<storage, read_write> param: array<vec4f>;
@@ -41,7 +41,7 @@ fn main(
 ) {
   let i = (group.y * groups.x + group.x) * 64u + local;
   if (i >= VECTORS) { return; }
-  let g = grad[i] * clip[0];
+  let g = grad[i] * clip[0] * clip[1];
   let m_new = recipe.beta1 * m[i] + recipe.one_minus_beta1 * g;
   let v_new = recipe.beta2 * v[i] + recipe.one_minus_beta2 * g * g;
   let m_hat = m_new * facts.correction1;

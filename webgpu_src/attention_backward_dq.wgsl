@@ -1,6 +1,7 @@
-// dq of causal attention, into the first third of dqkv (B, T, 3C); and delta (B, H, T), each row's
-// dout·out, which attention_backward_dkv needs as well. Probabilities are computed again from lse:
-// p = exp(q·k/sqrt(D) - lse), ds = p·(dout·v - delta), dq = ds·k/sqrt(D) (Dao et al. 2022).
+// dq of causal attention, into the first third of dqkv (B, T, 3C). Probabilities are computed again from
+// lse: p = exp(q·k/sqrt(D) - lse), ds = p·(dout·v - delta), dq = ds·k/sqrt(D), delta each row's dout·out
+// (Dao et al. 2022). Also delta (B, H, T) for attention_backward_dkv, there with the row's sum of ds added:
+// it is 0 but for what p and out were rounded to, and what is left of it would be the key bias's gradient.
 // One invocation per 4 query rows × up to 16 of a head's D dimensions (32 when WIDE, which computes fewer
 // scores twice and needs twice the registers); it walks over blocks of 4 keys.
 // From the fastest: chunk of dimensions, tile of rows, head, batch; workgroups are folded into two
@@ -105,6 +106,7 @@ fn main(
     dots += vec4f(dot(x[0], dx[0]), dot(x[1], dx[1]), dot(x[2], dx[2]), dot(x[3], dx[3]));
   }
 
+  var left = vec4f();
   var dq0 = mat4x4f();
   var dq1 = mat4x4f();
   var dq2 = mat4x4f();
@@ -129,6 +131,7 @@ fn main(
       weights(s[2] * scale - log_sum.z, keys <= vec4u(rows.z)) * (dp[2] - dots.z),
       weights(s[3] * scale - log_sum.w, keys <= vec4u(rows.w)) * (dp[3] - dots.w),
     );
+    left += vec4f(1.0) * ds;
     add(&dq0, k, dim, ds);
     add(&dq1, k, dim + 4u, ds);
     add(&dq2, k, dim + 8u, ds);
@@ -142,7 +145,7 @@ fn main(
   }
 
   for (var r = 0u; r < 4u && row0 + r < T; r++) {
-    if (dim == 0u) { delta[stats[r]] = dots[r]; }
+    if (dim == 0u) { delta[stats[r]] = dots[r] + left[r]; }
     store4(q[r], dim, dq0[r] * scale);
     store4(q[r], dim + 4u, dq1[r] * scale);
     store4(q[r], dim + 8u, dq2[r] * scale);

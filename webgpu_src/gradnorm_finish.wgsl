@@ -1,5 +1,5 @@
 // The step's scalars: mean loss, global gradient norm, clip factor. The gradients themselves stay as
-// they are; adamw multiplies by the factor.
+// they are; adamw multiplies by the two parts of the factor, whose product may be too small for a float.
 // One workgroup of 256: every invocation sums a strided share of the losses (ROWS) and of the partial
 // squares (PARTIALS); the shares are then added in halves.
 
@@ -27,29 +27,46 @@ struct Facts {
 @group(0) @binding(0) var<uniform> recipe: Recipe;
 @group(0) @binding(1) var<storage, read> facts: Facts;
 @group(0) @binding(2) var<storage, read> losses: array<f32>;
-@group(0) @binding(3) var<storage, read> partials: array<f32>;
-@group(0) @binding(4) var<storage, read_write> clip: array<f32>;
+@group(0) @binding(3) var<storage, read> partials: array<vec4f>;        // as from gradnorm_partial
+@group(0) @binding(4) var<storage, read_write> clip: array<f32>;       // two factors
 @group(0) @binding(5) var<storage, read_write> results: array<vec2f>;  // (loss, norm), a ring
 
-var<workgroup> parts: array<vec2f, 256>;
+var<workgroup> parts: array<vec4f, 256>;
 
 @compute @workgroup_size(256)
 fn main(@builtin(local_invocation_index) local: u32) {
-  var share = vec2f();
-  for (var i = local; i < ROWS; i += 256u) { share.x += losses[i]; }
-  for (var i = local; i < PARTIALS; i += 256u) { share.y += partials[i]; }
+  var share = vec4f();
+  for (var i = local; i < PARTIALS; i += 256u) { share += partials[i]; }
+  for (var i = local; i < ROWS; i += 256u) { share.w += losses[i]; }
   parts[local] = share;
   for (var half = 128u; half > 0u; half /= 2u) {
     workgroupBarrier();
     if (local < half) { parts[local] += parts[local + half]; }
   }
   if (local == 0u) {
-    let norm = sqrt(parts[0].y);
+    let norm = root(parts[0].xyz);
     var factor = 1.0;
+    var shrink = 1.0;
     if (recipe.grad_clip > 0.0 && norm > recipe.grad_clip) {
-      factor = recipe.grad_clip / (norm + 1e-6);
+      shrink = select(1.0, 0x1p-64f, norm > 0x1p64f);
+      factor = recipe.grad_clip / ((norm + 1e-6) * shrink);
     }
-    clip[0] = factor;
-    results[facts.slot] = vec2f(parts[0].x / f32(ROWS), norm);
+    clip[0] = shrink;
+    clip[1] = factor;
+    results[facts.slot] = vec2f(parts[0].w / f32(ROWS), norm);
   }
+}
+
+// The norm from the squares of small gradients · 2^75, of ordinary ones, and of large ones / 2^80. Those of
+// each kind are nothing beside enough of the next. A NaN is an ordinary one and comes through. Ordinary ones
+// are scaled before they are squared: compilers fold two factors into one that no float holds.
+fn root(squares: vec3f) -> f32 {
+  let ordinary = sqrt(squares.y);
+  if (squares.z > 0.0) {
+    let down = ordinary * 0x1p-80f;
+    return sqrt(squares.z + down * down) * 0x1p80f;
+  }
+  if (!(squares.y < 0x1p-40f)) { return ordinary; }
+  let up = ordinary * 0x1p75f;
+  return sqrt(squares.x + up * up) * 0x1p-75f;
 }

@@ -12,6 +12,7 @@ for name, command in (
     ("run", run.run),
     ("replay", run.replay),
     ("kernels", bench.kernels_command),
+    ("geometry", bench.geometry_command),
     ("ladder", bench.ladder_command),
     ("verify", receipts.verify),
     ("report", receipts.report_command),

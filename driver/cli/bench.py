@@ -1,4 +1,4 @@
-"""`driver kernels` and `driver ladder`."""
+"""`driver kernels`, `driver geometry` and `driver ladder`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from driver import (
+    geometry,
     kernels,
     ladder,
     layout,
@@ -75,6 +76,41 @@ def kernels_command(
         print(found.model_dump_json(indent=1))
     else:
         print(report.kernels(found, *terminal()))
+    raise typer.Exit(0 if found.holds else 1)
+
+
+def geometry_command(
+    preset: Annotated[
+        str, typer.Option(help="Names or files, joined by commas; all of them if not given.")
+    ] = "",
+    arm: Annotated[str, typer.Option(help="webgpu, with options.")] = "webgpu",
+    plan_only: Annotated[
+        bool, typer.Option("--plan-only", help="Run no step, count nothing.")
+    ] = False,
+    browser: BrowserOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """What a step dispatches to the GPU: kernels, workgroups, submits, objects created.
+
+    The plan is this adapter's. One real step of each preset that the adapter can hold is run, and
+    what it asks of WebGPU counted. Exit code 1 where a step needs more than 22 dispatches per layer
+    and 15 besides, or creates anything.
+
+    Example: driver geometry --preset small,large
+    """
+    spec = arm_for(arm)
+    if spec.name != "webgpu":
+        raise UsageError(f"--arm {arm}: only webgpu dispatches to a GPU")
+    loaded = [presets.load(name) for name in (preset.split(",") if preset else presets.names())]
+    request = geometry.Request(spec, loaded, not plan_only)
+    with Reporter(quiet) as reporter:
+        choice = browser_for(browser, reporter)
+        found = interruptible(geometry.run(request, choice, reporter.say))
+    if as_json:
+        print(found.model_dump_json(indent=1))
+    else:
+        print(report.geometry(found, *terminal()))
     raise typer.Exit(0 if found.holds else 1)
 
 

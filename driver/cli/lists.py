@@ -14,6 +14,7 @@ from driver.errors import UsageError
 from driver.records import (
     Calibration,
     CompareReport,
+    GeometryReport,
     KernelReport,
     LadderReport,
     Receipt,
@@ -83,7 +84,7 @@ def schema(
     of: Annotated[
         str,
         typer.Argument(
-            help="receipt | kernels | ladder | compare | reproduce | calibrate | verify"
+            help="receipt | kernels | ladder | compare | reproduce | calibrate | verify | geometry"
         ),
     ] = "receipt",
 ) -> None:
@@ -95,6 +96,7 @@ def schema(
         "receipt": Receipt, "kernels": KernelReport, "ladder": LadderReport,
         "compare": CompareReport, "reproduce": Reproduction, "calibrate": Calibration,
         "verify": VerifyAnswer,
+        "geometry": GeometryReport,
     }  # fmt: skip
     if of not in records:
         raise UsageError(f"schema {of}: expected one of {', '.join(records)}")

@@ -15,6 +15,7 @@ from driver.records.evidence import (
     Reproduction,
     VerifyAnswer,
 )
+from driver.records.geometry import Dispatch, GeometryReport, GpuCalls, StepGeometry
 from driver.records.kernels import (
     ForkTimes,
     KernelReport,
@@ -108,6 +109,7 @@ __all__ = [
     "Comparison",
     "CorpusFacts",
     "CurveError",
+    "Dispatch",
     "Environment",
     "Estimate",
     "Evaluator",
@@ -116,6 +118,8 @@ __all__ = [
     "GateClass",
     "GatePlan",
     "GateStatus",
+    "GeometryReport",
+    "GpuCalls",
     "Job",
     "JobResult",
     "Kernel",
@@ -158,6 +162,7 @@ __all__ = [
     "Slot",
     "SlotEvent",
     "StateRef",
+    "StepGeometry",
     "Subject",
     "SuspectRule",
     "TeacherPoint",

@@ -156,12 +156,15 @@ class Op(Record):
         "readback",
         "probe",
         "sentinel",
+        "gpu_sentinel",
         "roofline",
         "kernel",
         "operation",
         "fork",
         "profile",
         "threads",
+        "geometry",
+        "count",
     ]
     state: str | None = None
     steps: int | None = None

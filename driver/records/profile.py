@@ -1,6 +1,6 @@
 """Where a step's time goes, operation by operation: raw samples and what is derived from them."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -27,6 +27,14 @@ class ProfileSamples(Record):
     """Windows without and with the profiler, taken A B B A; whole windows of `steps` steps."""
 
     steps: int = Field(ge=1, lt=2**31)
+    clock: Literal["performance.now", "timestamp-query"] = Field(
+        default="performance.now", description="of the operations; windows have performance.now"
+    )
+    clock_step_ms: Ms | None = Field(
+        default=None,
+        description="measured: the largest time that divides every difference of timestamps; "
+        "null for performance.now, whose step stands in the page's facts",
+    )
     plain_ms: Windows = Field(description="without the profiler, two a round")
     profiled_ms: Windows = Field(description="with it, two a round")
     ops: tuple[OpSamples, ...] = Field(
@@ -53,6 +61,9 @@ class ProfileOp(Record):
     share: Derived | None = Field(description="of the step with the profiler; null if that took 0")
     flops: int | None = Field(description="of its products in one step; null where it has none")
     gflops: Derived | None = Field(description="in 1e9/s; null without FLOPs or without time")
+    below_clock_step: bool = Field(
+        default=False, description="a call takes less than the clock's step: not to be relied on"
+    )
 
 
 class Profile(Record):

@@ -297,6 +297,9 @@ class Slot(Record):
     losses: list[Number] = []
     grad_norms: list[Number] = []
     sentinel_ms: list[Number] = []
+    gpu_sentinel_ms: list[Number] = Field(
+        default=[], description="empty where no arm of the run uses an adapter"
+    )
     param_sha256: str | None = Field(default=None, description="of the parameters at its end")
     param_reason: str | None = Field(
         default=None, description="why it is the SHA-256 of those of the section's pieces"

@@ -2,6 +2,7 @@
 
 from driver.report.doctor import machine_checks
 from driver.report.evidence import calibration, comparison, reproduction, verify_answer
+from driver.report.geometry import geometry
 from driver.report.kernels import kernels
 from driver.report.ladder import ladder, ladder_losses
 from driver.report.receipt import curve_over_presets, svg, text, verdict_line
@@ -10,6 +11,7 @@ __all__ = [
     "calibration",
     "comparison",
     "curve_over_presets",
+    "geometry",
     "kernels",
     "ladder",
     "ladder_losses",

@@ -17,6 +17,8 @@ def profile_of(console: Console, arm: ArmPlan) -> None:
         write_line(console, f"profile of {arm.side} {arm.name}", "bold")
         console.print(_profile_table(profile))
         write_line(console, _cost_line(profile))
+        if profile.samples.clock_step_ms is not None:
+            write_line(console, _step_line(profile))
     elif arm.profile_reason:
         write_line(console, f"no profile of {arm.side} {arm.name}: {arm.profile_reason}")
     if profile or arm.profile_reason:
@@ -33,7 +35,7 @@ def _profile_table(profile: Profile) -> Table:
             table,
             op.op,
             str(op.calls),
-            number_text(op.ms),
+            ("~" if op.below_clock_step else "") + number_text(op.ms),
             percent_text(op.share),
             number_text(op.gflops),
         )
@@ -53,3 +55,11 @@ def _cost_line(profile: Profile) -> str:
         f"{number_text(profile.wall_profiled_ms)} with it, "
         f"windows of {profile.samples.steps} step(s)"
     )
+
+
+def _step_line(profile: Profile) -> str:
+    step_ms = profile.samples.clock_step_ms or 0.0
+    words = f"GPU timestamps move in steps of {step_ms * 1e6:,.0f} ns, as measured"
+    if any(op.below_clock_step for op in profile.ops):
+        words += "; a call of an operation marked ~ takes less: its figure says little"
+    return words

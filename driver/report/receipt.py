@@ -270,7 +270,11 @@ def _slots_table(slots: Sequence[Slot]) -> Table:
         add_row(
             table, str(slot.index), str(slot.block), slot.side, status, windows,
             f"{slot.losses[-1]:.4f}" if slot.losses else "",
-            number_text(min(slot.sentinel_ms) if slot.sentinel_ms else None),
+            " / ".join(
+                number_text(min(found))
+                for found in (slot.sentinel_ms, slot.gpu_sentinel_ms)
+                if found
+            ),
         )  # fmt: skip
     return table
 

@@ -187,11 +187,13 @@ def check_op(program: tuple[Op, ...], index: int, given: OpResult, blobs: set[st
     op, where = program[index], f"instruction {index} ({program[index].op})"
     if (given.op, given.label) != (op.op, op.label):
         raise SlotError(f"{where}: this is the result of {given.op} {given.label}")
-    if op.op == "train":
+    if op.op in ("train", "count"):
         counts = (given.steps, len(given.losses), len(given.grad_norms))
         if counts != (op.steps,) * 3 or given.ms is None or given.first_step is None:
             raise SlotError(f"{where}: {counts} steps, losses and norms instead of {op.steps}")
-    if op.op in ("readback", "sentinel") and len(given.values_ms) != (op.count or 0):
+    if op.op in ("readback", "sentinel", "gpu_sentinel") and len(given.values_ms) != (
+        op.count or 0
+    ):
         raise SlotError(f"{where}: {len(given.values_ms)} values instead of {op.count}")
     if (
         op.op == "read" or (op.op in ("kernel", "operation") and op.label)

@@ -1,0 +1,59 @@
+"""What a step dispatches, as text."""
+
+from rich.console import Console
+from rich.table import Table
+
+from driver.records import GeometryReport, StepGeometry
+from driver.report.terminal import add_row, new_console, text_of, write_line
+
+
+def geometry(found: GeometryReport, width: int = 100, colour: bool = False) -> str:
+    """What `driver geometry` found: a line per preset, then every preset's dispatches."""
+    console = new_console(width, colour)
+    names = (found.adapter.get("vendor"), found.adapter.get("architecture"))
+    on = " ".join(str(name) for name in names if name)
+    write_line(console, f"{found.arm} on {on or 'an adapter without a name'}", "bold")
+    console.print()
+    console.print(_presets_table(found))
+    for preset in found.presets:
+        if preset.reason:
+            write_line(console, f"{preset.preset}: no step was run: {preset.reason}")
+        if not preset.holds:
+            write_line(console, f"FAIL: {preset.preset}: beyond the limits", "bold red")
+    for preset in found.presets:
+        console.print()
+        write_line(console, f"dispatches of {preset.preset}", "bold")
+        _dispatches(console, preset)
+    return text_of(console)
+
+
+def _presets_table(found: GeometryReport) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("a step of", "L", "dispatches", "most", "submits", "created in it: buffers",
+                    "bind groups", "pipelines", "buffers in all", "MiB"):  # fmt: skip
+        left = heading == "a step of"
+        table.add_column(heading, justify="left" if left else "right", overflow="fold")
+    for preset in found.presets:
+        counted = preset.counted
+        made = ("?", "?", "?")
+        if counted:
+            made = (str(counted.buffers), str(counted.bind_groups), str(counted.pipelines))
+        add_row(
+            table, preset.preset, str(preset.n_layer), str(preset.dispatches),
+            str(preset.most_dispatches), str(preset.submits), *made, str(preset.buffers),
+            f"{preset.buffer_bytes / 2**20:,.0f}",
+        )  # fmt: skip
+    return table
+
+
+def _dispatches(console: Console, preset: StepGeometry) -> None:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("dispatch", "operation", "pipeline", "a step", "workgroup", "workgroups"):
+        left = heading in ("dispatch", "operation", "pipeline")
+        table.add_column(heading, justify="left" if left else "right", overflow="fold")
+    for row in preset.table:
+        add_row(
+            table, row.label, row.op, row.kernel, str(row.per_step),
+            "x".join(map(str, row.workgroup)), "x".join(map(str, row.groups)),
+        )  # fmt: skip
+    console.print(table)
