@@ -137,8 +137,9 @@ def attention_backward_bound(case: Case, x: Arrays) -> Bounds:
     scores, mask = bounds.attention_scores(case, x["qkv"]), bounds.causal_mask(case)
     dout, out = exact(_split(case, x["dout"])), rounded(_split(case, x["out"]))
     p = (scores.where(mask) - rounded(x["lse"][..., None]).where(mask)).exp().where(mask)
-    delta = (dout * out).sum(-1)
-    ds = p * (dout @ v.transposed() - delta) * bounds.score_scale(case)
+    dp, delta = dout @ v.transposed(), (dout * out).sum(-1)
+    delta += (p * (dp - delta)).sum(-1)  # what rounding left of a row's sum of ds, exactly 0
+    ds = p * (dp - delta) * bounds.score_scale(case)
     parts = (ds @ k, ds.transposed() @ q, p.transposed() @ dout)
     dqkv = np.concatenate([bounds.joined(part.error) for part in parts], axis=-1)
     return {"dqkv": dqkv, "delta": delta.error[..., 0]}
