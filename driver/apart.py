@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
-from driver.arms import TILE_OF, TILES
+from driver.arms import GPU_TILES, TILE_OF, TILES
 from driver.errors import SlotError
 from driver.jobs import kernel_op
 from driver.records import Apart, ArmJob, Kernel, KernelSamples, ModelConfig, Product, RungProduct
@@ -25,7 +25,7 @@ async def run_products(
     on_page: Callable[[int], None],
     budget_s: float = math.inf,
 ) -> tuple[tuple[RungProduct, ...], ...]:
-    """The step's products as each WASM arm runs them; a kernel that arms share is run once a pass.
+    """The step's products as each arm runs them; a kernel that arms share is run once a pass.
 
     `on_page` is told how many pages are done. There is one pass where two would take longer than
     `budget_s`. Raises SlotError.
@@ -79,12 +79,16 @@ def page_count(arms: Sequence[ArmJob]) -> int:
 
 def engine_of(arm: ArmJob) -> Engine:
     """Kernels of one engine run in one page."""
-    return arm.name, str(arm.options["simd"]), int(arm.options["threads"])
+    return arm.name, str(arm.options.get("simd", "")), int(arm.options.get("threads", 1))
 
 
 def kernel_on(arm: ArmJob, product: StepProduct) -> Kernel:
-    """The kernel that the arm runs a product by; to the naive one a tile means nothing."""
+    """The kernel that the arm runs a product by; a tile and a workgroup only where it has them."""
     kernel, tile = str(arm.options[product.option]), str(arm.options[TILE_OF[product.option]])
+    if arm.name == "webgpu":
+        tile = tile if kernel == "blocked" else GPU_TILES[0]
+        fixed = kernel not in ("blocked", "naive")  # its workgroup is in its code
+        return kernel_of(product, kernel, tile, None if fixed else str(arm.options["workgroup"]))
     return kernel_of(product, kernel, tile if kernel == "blocked" else tiles_of(arm)[0])
 
 
@@ -101,8 +105,9 @@ def gain(
     options = tuple(option for option in TILE_OF if any(a.option == option for a, _ in changed))
     if not changed:
         return no_gain("both rungs run the same kernels", options)
-    # Within a module no kernel, tile, number of threads or address type changes a number.
-    same_module = before[0].options["simd"] == after[0].options["simd"]
+    # Within a module no kernel, tile, number of threads or address type changes a number; on a GPU
+    # each kernel sums in an order of its own.
+    same_module = before[0].options.get("simd", "") == after[0].options.get("simd")
     wrong = [a for a, b in changed if same_module and a.output_sha256 != b.output_sha256]
     if wrong:
         return no_gain(f"the rungs gave other bits ({wrong[0].option})", options)

@@ -100,23 +100,46 @@ _WASM: dict[str, Option] = {
     "tile_da": Option(AUTO, "register tile of the blocked dC·Bᵀ", **_TILE),  # type: ignore[arg-type]
     "tile_db": Option(AUTO, "register tile of the blocked Aᵀ·dC", **_TILE),  # type: ignore[arg-type]
 }
+# Variants of the WGSL products, the default first, the plain one last.
+VARIANTS = ("blocked", "tiled", "subgroup", "naive")
+# What an adapter must offer for one of them.
+NEEDED_FEATURE = {"subgroup": "subgroups"}
+# Of the blocked WGSL products: elements of an invocation, and invocations of a workgroup.
+GPU_TILES = ("8x8", "8x4", "4x8", "4x4")
+WORKGROUPS = ("8x8", "16x4", "4x16", "16x16")
+_VARIANT = {"choices": VARIANTS, "auto": True}
+_GPU_TILE = {"choices": GPU_TILES, "auto": True}
+_WEBGPU: dict[str, Option] = {
+    "mm_fwd": Option(AUTO, "variant of the product A·B", **_VARIANT),  # type: ignore[arg-type]
+    "mm_da": Option(AUTO, "variant of the product dC·Bᵀ", **_VARIANT),  # type: ignore[arg-type]
+    "mm_db": Option(AUTO, "variant of the product Aᵀ·dC", **_VARIANT),  # type: ignore[arg-type]
+    "tile_fwd": Option(AUTO, "elements that an invocation of the blocked A·B makes", **_GPU_TILE),  # type: ignore[arg-type]
+    "tile_da": Option(AUTO, "elements that one of the blocked dC·Bᵀ makes", **_GPU_TILE),  # type: ignore[arg-type]
+    "tile_db": Option(AUTO, "elements that one of the blocked Aᵀ·dC makes", **_GPU_TILE),  # type: ignore[arg-type]
+    "workgroup": Option(
+        AUTO,
+        "invocations of a workgroup of the blocked and naive products, x by y",
+        choices=WORKGROUPS,
+        auto=True,
+    ),
+}
 # Rungs of the ladder: how many of the three products are blocked, in this order.
 _RUNGS = {"naive": 0, "forward": 1, "forward-dA": 2, "forward-dA-dB": 3}
 _PRODUCTS: tuple[Product, ...] = ("mm_fwd", "mm_da", "mm_db")
 # The option that names each product's tile.
 TILE_OF: dict[Product, str] = {"mm_fwd": "tile_fwd", "mm_da": "tile_da", "mm_db": "tile_db"}
+# Arm → what sets several options at once; a single one beside it wins.
+_TILES = {"tile": tuple(TILE_OF.values())}
+_TOGETHER: dict[str, dict[str, tuple[str, ...]]] = {
+    "wasm": _TILES,
+    "wasm64": _TILES,
+    "webgpu": _TILES | {"matmul": _PRODUCTS},
+}
 
 OPTIONS: dict[str, dict[str, Option]] = {
     "wasm": _WASM,
     "wasm64": _WASM,
-    "webgpu": {
-        "matmul": Option(
-            AUTO,
-            "variant of the products",
-            choices=("naive", "blocked", "tiled", "subgroup"),
-            auto=True,
-        ),
-    },
+    "webgpu": _WEBGPU,
     "null": {
         "ms": Option(5.0, "programmed time of a step in ms", low=0, high=1e6),
         "noise": Option(0.0, "standard deviation of a step's log time", low=0, high=2),
@@ -205,8 +228,9 @@ def parse_arm(text: str) -> ArmSpec:
                 if product not in given:
                     options[product] = "blocked" if index < _RUNGS[value] else "naive"
             continue
-        if key == "tile" and table is _WASM:
-            for option in TILE_OF.values():
+        together = _TOGETHER.get(name, {}).get(key)
+        if together:
+            for option in together:
                 if option not in given:
                     options[option] = table[option].parse(name, key, value)
             continue
@@ -252,13 +276,35 @@ def resolve(arm: ArmSpec, features: dict[str, Any]) -> ArmJob:
                 f"arm webgpu: this browser offers no WebGPU here ({reason}). "
                 "`driver doctor` says what is there; another arm is chosen with --arms wasm64,wasm"
             )
-        options = {key: "blocked" if value == AUTO else value for key, value in options.items()}
-        if options["matmul"] == "subgroup" and "subgroups" not in (adapter.get("features") or ()):
-            raise Unsupported(
-                "arm webgpu: matmul=subgroup needs the adapter's feature subgroups, which this one "
-                "has not; choose naive, tiled or blocked"
-            )
+        tile = "8x8" if adapter.get("is_fallback") is True else "4x4"
+        default = dict.fromkeys(_PRODUCTS, VARIANTS[0]) | dict.fromkeys(TILE_OF.values(), tile)
+        default["workgroup"] = WORKGROUPS[0]
+        options = {k: default[k] if value == AUTO else value for k, value in options.items()}
+        for product in _PRODUCTS:
+            feature = NEEDED_FEATURE.get(str(options[product]))
+            if feature and feature not in (adapter.get("features") or ()):
+                raise Unsupported(
+                    f"arm webgpu: {product}={options[product]} needs the adapter's feature "
+                    f"{feature}, which this one has not; choose naive, tiled or blocked"
+                )
     return ArmJob(name=arm.name, module=arm.module, options=options)
+
+
+def gpu_variants(features: Mapping[str, Any]) -> tuple[str, ...]:
+    """Variants of the WGSL products that this adapter offers, the default first."""
+    offered = (features.get("webgpu") or {}).get("features") or ()
+    return tuple(
+        variant for variant in VARIANTS
+        if variant not in NEEDED_FEATURE or NEEDED_FEATURE[variant] in offered
+    )  # fmt: skip
+
+
+def chosen_text(options: Mapping[str, Value], product: Product) -> str:
+    """How the webgpu arm runs a product, in the words that it echoes: blocked 8x8 in 16x4."""
+    variant = str(options[product])
+    tile = f" {options[TILE_OF[product]]}" if variant == "blocked" else ""
+    workgroup = f" in {options['workgroup']}" if variant in ("blocked", "naive") else ""
+    return f"{variant}{tile}{workgroup}"
 
 
 def shares_memory(features: Mapping[str, Any]) -> bool:

@@ -7,7 +7,7 @@ values is a line of it.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from driver.arms import OPTIONS, TILES, ArmSpec, parse_arm
+from driver.arms import GPU_TILES, OPTIONS, TILES, VARIANTS, WORKGROUPS, ArmSpec, parse_arm
 from driver.errors import ArmError
 from driver.records import ArmJob
 
@@ -60,7 +60,14 @@ AXES: dict[str, dict[str, Axis]] = {
     "wasm": _WASM,
     "wasm64": _WASM,
     "webgpu": {
-        "kernels": Axis("variant of the products", _values("matmul", "naive", "tiled", "blocked")),
+        "kernels": Axis("variant of the products", _values("matmul", *reversed(VARIANTS))),
+        "tile": Axis(
+            "elements that an invocation of the blocked products makes",
+            _values("tile", *reversed(GPU_TILES)),
+        ),
+        "workgroup": Axis(
+            "invocations of a workgroup of the blocked products", _values("workgroup", *WORKGROUPS)
+        ),
     },
 }
 

@@ -41,6 +41,7 @@ from driver.run import Request as RunRequest
 from driver.run import exit_code, fresh, keep
 from driver.run import run as run_pair
 from driver.server import JobServer
+from driver.variants import choose
 from driver.workbench import Workbench
 
 BUDGET_RULE = (
@@ -171,9 +172,13 @@ async def prepare(request: Request, choice: BrowserChoice, report: Reporter) -> 
         usable = [(step, arm) for step, arm in offered if isinstance(arm, ArmJob)]
         if len(usable) < 2:
             raise Unsupported(_too_few(request.axis, offered))
-        report.phase("choosing tiles", 1)
+        report.phase("choosing tiles" if request.arm.is_wasm else "choosing variants", 1)
         specs = [step.spec for step, _ in usable]
-        pinned = await pin_tiles(bench, specs, [arm for _, arm in usable], config)
+        arms = [arm for _, arm in usable]
+        if request.arm.name == "webgpu":
+            pinned = await pin_variants(bench, specs, arms, config, probed.features)
+        else:
+            pinned = await pin_tiles(bench, specs, arms, config)
         budget_s = request.budget_s or request.preset.budget_s * (len(usable) - 1)
         products, apart_reason = await _apart(bench, pinned, config, budget_s, report)
     made = iter(zip(pinned, products, strict=True))
@@ -230,6 +235,26 @@ def _too_few(axis: str, offered: Sequence[tuple[Step, ArmJob | str]]) -> str:
     )
 
 
+async def pin_variants(
+    bench: Workbench,
+    specs: Sequence[ArmSpec],
+    arms: Sequence[ArmJob],
+    config: ModelConfig,
+    features: dict[str, Any],
+) -> list[ArmJob]:
+    """The webgpu arms with one choice of what they leave open, made on the last rung."""
+    tuned, _ = await choose(bench, "tune", arms[-1], specs[-1], config, features)
+    return [
+        arm.model_copy(
+            update={
+                "options": arm.options
+                | {key: tuned.options[key] for key, value in spec.options.items() if value == AUTO}
+            }
+        )
+        for spec, arm in zip(specs, arms, strict=True)
+    ]
+
+
 async def pin_tiles(
     bench: Workbench, specs: Sequence[ArmSpec], arms: Sequence[ArmJob], config: ModelConfig
 ) -> list[ArmJob]:
@@ -260,7 +285,7 @@ async def _apart(
 ) -> tuple[Sequence[tuple[RungProduct, ...]], str | None]:
     """Every rung's products apart from the step, or none and why."""
     nothing: list[tuple[RungProduct, ...]] = [() for _ in arms]
-    if not all(arm.name in ADDRESS for arm in arms):
+    if not all(arm.name in (*ADDRESS, "webgpu") for arm in arms):
         return nothing, f"arm {arms[0].name} has no kernels to run apart"
     report.phase("products apart", page_count(arms))
     try:

@@ -174,6 +174,7 @@ def freeze(
             profile=side.profile,
             profile_reason=side.profile_reason,
             pinned=side.spec.pinned,
+            variants=side.variants,
         )
         for side, choice in zip(sides, shape.choices, strict=True)
     )

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from driver.adapter import AdapterVerdict, judge_page
-from driver.arms import TILE_OF, ArmSpec, canonical, resolve
+from driver.arms import AUTO, TILE_OF, ArmSpec, canonical, chosen_text, resolve
 from driver.browser import BrowserSession
 from driver.errors import SlotError, Unsupported, UsageError
 from driver.jobs import (
@@ -46,11 +46,13 @@ from driver.records import (
     TeacherPoint,
     ThreadChoice,
     TokensRef,
+    VariantTrial,
 )
 from driver.schedule import ArmCost
 from driver.server import JobServer
 from driver.tensors import F32, flatten
 from driver.threads import choose_threads, wanted
+from driver.variants import choose
 from driver.workbench import Workbench
 from driver.workload import (
     TEACHER_STEPS,
@@ -95,6 +97,7 @@ class Prepared:
     roofline: Roofline | None = None
     profile: Profile | None = None
     profile_reason: str | None = None
+    variants: tuple[VariantTrial, ...] = ()
 
 
 async def probe(
@@ -156,7 +159,7 @@ class Preparation:
         self.forward_reason = forward_reason(workload.config, available_bytes)
         self._forward: ReferenceFacts | None = None
         self.bench = Workbench(session, server, max(60.0, deadline_s))
-        self._chosen: dict[str, ArmJob] = {}
+        self._chosen: dict[str, tuple[ArmJob, tuple[VariantTrial, ...]]] = {}
 
     @property
     def length(self) -> int:
@@ -177,7 +180,7 @@ class Preparation:
 
         Raises Unsupported for what this machine cannot honour, SlotError when the page fails.
         """
-        arm = await self._tuned(side, spec)
+        arm, variants = await self._tuned(side, spec)
         expected = expected_echo(arm, self.workload)
         if spec.name == "null":
             ms = float(arm.options["ms"])
@@ -192,23 +195,34 @@ class Preparation:
         if first_step_ms < ESTIMATE_MS:
             step_ms, overhead_ms = await self._time(side, arm, first_step_ms)
         cost = ArmCost(step_ms, readback_ms, overhead_ms)
-        roofline = await self.bench.roofline(f"roofline-{side}", arm) if spec.is_wasm else None
+        roofline = await self.bench.roofline(f"roofline-{side}", arm)
         profile, unknown = await self._profile(side, arm, step_ms) if self.profile else (None, None)
-        return Prepared(side, spec, arm, expected, parity, cost, roofline, profile, unknown)
+        return Prepared(
+            side, spec, arm, expected, parity, cost, roofline, profile, unknown, variants
+        )
 
-    async def _tuned(self, side: Side, spec: ArmSpec) -> ArmJob:
-        """What runs here, tiles chosen by measurement; the same for the same arm twice."""
+    async def _tuned(self, side: Side, spec: ArmSpec) -> tuple[ArmJob, tuple[VariantTrial, ...]]:
+        """What runs here, tiles and variants measured; the same for the same arm twice.
+
+        And the trials of a GPU's variants.
+        """
         arm = resolve_here(spec, self.features, machine_facts().cores_usable)
-        if not spec.is_wasm:
-            return arm
-        # A source with the very same module is the same arm: noise must not choose between them.
+        if not spec.is_wasm and spec.name != "webgpu":
+            return arm, ()
+        # A source with the very same kernels is the same arm: noise must not choose between them.
         asked = {key: value for key, value in spec.options.items() if key != "source"}
-        key = f"{canonical(spec.name, asked)} {wasm_digest(arm)}"
+        made = wasm_digest(arm) if spec.is_wasm else str(sorted(wgsl_digests(arm).items()))
+        key = f"{canonical(spec.name, asked)} {made}"
         if key not in self._chosen:
-            config = self.workload.config
-            self._chosen[key] = await self.bench.tune(f"tune-{side}", arm, spec, config)
-        chosen = {name: self._chosen[key].options[name] for name in TILE_OF.values()}
-        return arm.model_copy(update={"options": arm.options | chosen})
+            config, name = self.workload.config, f"tune-{side}"
+            if spec.is_wasm:
+                self._chosen[key] = await self.bench.tune(name, arm, spec, config), ()
+            else:
+                self._chosen[key] = await choose(self.bench, name, arm, spec, config, self.features)
+        tuned, trials = self._chosen[key]
+        left_open = [key for key, value in spec.options.items() if value == AUTO]
+        chosen = {key: tuned.options[key] for key in left_open}
+        return arm.model_copy(update={"options": arm.options | chosen}), trials
 
     async def _check(self, side: Side, arm: ArmJob) -> tuple[ArmParity, float, float, float]:
         """Parity at the teacher points and the round trip; also step, readback and overhead ms."""
@@ -406,7 +420,7 @@ def expected_echo(arm: ArmJob, workload: Workload) -> dict[str, Any]:
         echo["tiles"] = {key: arm.options[key] for key in TILE_OF.values()}
     if arm.name == "webgpu":
         echo["wgsl_sha256"] = wgsl_digests(arm)
-        echo["matmul"] = arm.options["matmul"]
+        echo["products"] = {key: chosen_text(arm.options, key) for key in TILE_OF}
     return echo
 
 

@@ -6,12 +6,13 @@ from types import MappingProxyType
 
 import numpy as np
 
-from driver.arms import AUTO, TILE_OF, TILES, ArmSpec
+from driver.arms import AUTO, GPU_TILES, TILE_OF, TILES, ArmSpec
 from driver.browser import BrowserSession
 from driver.draws import normals
 from driver.errors import SlotError, Unsupported
 from driver.jobs import NO_MODEL, JobMaker, kernel_op, open_op, roofline_op
 from driver.measure import JobOutcome, run_job
+from driver.parity import product_error
 from driver.records import ArmJob, Kernel, KernelSamples, ModelConfig, Op, Product, Roofline
 from driver.server import JobServer
 from driver.tensors import F32, StepProduct, products
@@ -103,12 +104,53 @@ def _best(option: Product, tiles: tuple[str, ...], cost: dict[tuple[Product, str
     return best if worth_it else tiles[0]
 
 
-def kernel_of(product: StepProduct, kernel: str, tile: str) -> Kernel:
+def gpu_kernels(
+    spec: ArmSpec,
+    arm: ArmJob,
+    available: Sequence[str],
+    option: Product,
+    layout: Product,
+    sizes: tuple[int, int, int],
+    open_tiles: Sequence[str] = GPU_TILES,
+) -> list[Kernel]:
+    """The kernels by which a GPU may run a product M,N,K: each choice that the arm leaves open.
+
+    The tile of the blocked variant is among them, the workgroup is not: it is one for all products.
+    """
+    M, N, K = sizes
+    chosen = str(arm.options[option]), str(arm.options[TILE_OF[option]])
+    names = available if spec.options[option] == AUTO else chosen[:1]
+    tiles = open_tiles if spec.options[TILE_OF[option]] == AUTO else chosen[1:]
+    pairs = [
+        (name, tile) for name in names for tile in (tiles if name == "blocked" else chosen[1:])
+    ]
+    # What runs when nothing is measured comes first.
+    pairs.sort(key=lambda pair: pair != chosen)
+    return [
+        Kernel.model_validate(
+            {"product": layout, "kernel": name, "tile": tile,
+             "workgroup": str(arm.options["workgroup"]), "M": M, "N": N, "K": K}
+        )
+        for name, tile in pairs
+    ]  # fmt: skip
+
+
+def kernel_of(product: StepProduct, kernel: str, tile: str, workgroup: str | None = None) -> Kernel:
     """A step's product as the page runs it."""
     return Kernel.model_validate(
-        {"product": product.layout, "kernel": kernel, "tile": tile, "M": product.M,
-         "N": product.N, "K": product.K}
+        {"product": product.layout, "kernel": kernel, "tile": tile, "workgroup": workgroup,
+         "M": product.M, "N": product.N, "K": product.K}
     )  # fmt: skip
+
+
+def error_over_bound(kernel: Kernel, inputs: F32, got: F32) -> float:
+    """Largest error over its bound of a product (M,N) that the page made of `inputs`."""
+    M, N, K = kernel.M, kernel.N, kernel.K
+    left = inputs[: M * K].astype(np.float64)
+    right = inputs[M * K : M * K + K * N].astype(np.float64)
+    a = left.reshape(K, M).T if kernel.product == "mm_db" else left.reshape(M, K)
+    b = right.reshape(N, K).T if kernel.product == "mm_da" else right.reshape(K, N)
+    return product_error(a, b, got.astype(np.float64))
 
 
 def draw_inputs(kernels: Sequence[Kernel | None], seed: int) -> F32:

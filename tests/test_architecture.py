@@ -41,6 +41,7 @@ ORDER = [
     "measure",
     "workbench",  # an arm's kernels asked apart from its step
     "threads",  # how many an arm gets
+    "variants",  # of a GPU's products: right here, then fast
     "apart",  # a step's products run by themselves, for the ladder
     "doctor",
     "receipt",

@@ -9,11 +9,15 @@ from hypothesis import strategies as st
 from driver.arms import (
     AUTO,
     MEANINGS,
+    NEEDED_FEATURE,
     OPTIONS,
     TILE_OF,
     TILES,
+    VARIANTS,
     ArmSpec,
     canonical,
+    chosen_text,
+    gpu_variants,
     parse_arm,
     parse_arms,
     resolve,
@@ -90,7 +94,7 @@ def test_every_arm_has_a_meaning() -> None:
 
 def test_a_bare_name_leaves_everything_open() -> None:
     assert set(parse_arm("wasm").options.values()) == {AUTO}
-    assert parse_arm(" webgpu ").canonical == "webgpu:matmul=auto"
+    assert set(parse_arm(" webgpu ").options.values()) == {AUTO}
 
 
 def test_options_in_any_order() -> None:
@@ -256,10 +260,29 @@ def test_what_the_browser_lacks_ends_the_run(arm: str, features: dict[str, Any],
 def test_what_was_asked_for_is_kept() -> None:
     asked = parse_arm("wasm64:threads=3+simd=off+shared=on+kernels=forward+tile=4x4")
     assert resolve(asked, FEATURES).options == asked.options
-    assert resolve(parse_arm("webgpu:matmul=naive"), FEATURES).options == {"matmul": "naive"}
+    asked = parse_arm("webgpu:matmul=naive+mm_da=tiled+tile=4x8+workgroup=16x4")
+    assert resolve(asked, FEATURES).options == asked.options
     able = FEATURES | {"webgpu": FEATURES["webgpu"] | {"features": ["subgroups"]}}
-    asked = parse_arm("webgpu:matmul=subgroup")
-    assert resolve(asked, able).options == {"matmul": "subgroup"}
+    found = resolve(parse_arm("webgpu:matmul=subgroup"), able).options
+    assert {found[product] for product in TILE_OF} == {"subgroup"}
+
+
+def test_matmul_is_shorthand_for_the_three_products() -> None:
+    spec = parse_arm("webgpu:mm_db=blocked+matmul=tiled+tile=8x4")
+    assert [spec.options[product] for product in TILE_OF] == ["tiled", "tiled", "blocked"]
+    assert {spec.options[tile] for tile in TILE_OF.values()} == {"8x4"}
+    assert chosen_text(resolve(spec, FEATURES).options, "mm_db") == "blocked 8x4 in 8x8"
+    assert chosen_text(resolve(spec, FEATURES).options, "mm_fwd") == "tiled"
+
+
+@pytest.mark.parametrize(("is_fallback", "tile"), [(True, "8x8"), (False, "4x4"), (None, "4x4")])
+def test_tiles_of_a_software_adapter_are_large(is_fallback: bool | None, tile: str) -> None:
+    features = FEATURES | {"webgpu": {"available": True, "is_fallback": is_fallback}}
+    assert resolve(parse_arm("webgpu"), features).options["tile_fwd"] == tile
+
+
+def test_variants_that_the_adapter_cannot_run_are_not_offered() -> None:
+    assert set(VARIANTS) - set(gpu_variants(FEATURES)) == set(NEEDED_FEATURE) & set(VARIANTS)
 
 
 def test_wasm_needs_no_memory64() -> None:

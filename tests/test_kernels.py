@@ -298,7 +298,8 @@ def test_a_kernel_that_is_wrong_is_not_timed(
     ("words", "said"),
     [
         (("--op", "softmax"), "--op softmax: expected one of all, matmul"),
-        (("--arm", "webgpu"), "only wasm and wasm64"),
+        (("--arm", "null"), "only wasm, wasm64 and webgpu"),
+        (("--arm", "webgpu", "--op", "fork"), "only wasm and wasm64 have threads"),
         (("--shapes", "8x8"), "write preset:NAME, a step's sizes"),
         (("--arm", "wasm:tile=9x9"), "tile=9x9"),
     ],

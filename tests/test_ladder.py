@@ -15,7 +15,17 @@ import receipts
 
 from driver import axes, cli, ladder, presets, report
 from driver.apart import engine_of, gain, kernel_on, no_gain
-from driver.arms import OPTIONS, TILE_OF, TILES, ArmSpec, parse_arm, resolve
+from driver.arms import (
+    GPU_TILES,
+    OPTIONS,
+    TILE_OF,
+    TILES,
+    VARIANTS,
+    WORKGROUPS,
+    ArmSpec,
+    parse_arm,
+    resolve,
+)
 from driver.axes import AXES, Axis, axis_of, steps
 from driver.errors import ArmError
 from driver.ladder import fastest, measured, pin_tiles
@@ -68,7 +78,9 @@ def rungs_of(axis: str, text: str = "wasm", **features: Any) -> list[axes.Step]:
         ("tile", "wasm", list(TILES["relaxed"])),
         ("tile", "wasm:simd=scalar", list(TILES["scalar"])),
         ("address", "wasm", ["wasm", "wasm64"]),
-        ("kernels", "webgpu", ["naive", "tiled", "blocked"]),
+        ("kernels", "webgpu", list(reversed(VARIANTS))),
+        ("workgroup", "webgpu", list(WORKGROUPS)),
+        ("tile", "webgpu", list(reversed(GPU_TILES))),
     ],
 )
 def test_rungs(axis: str, arm: str, labels: list[str]) -> None:
@@ -98,8 +110,9 @@ def test_the_kernels_change_one_product_at_a_time() -> None:
 def test_an_axis_changes_its_own_options_alone(arm: str) -> None:
     """Whatever else the arm says stays the same on every rung."""
     fixed = {"wasm": "threads=3+mm_da=naive", "wasm64": "threads=3+mm_da=naive", "webgpu": ""}[arm]
-    varied = {"kernels": set(TILE_OF) | {"matmul"}, "simd": {"simd"}, "threads": {"threads"},
-              "tile": set(TILE_OF.values()), "address": set()}  # fmt: skip
+    varied = {"kernels": set(TILE_OF), "simd": {"simd"}, "threads": {"threads"},
+              "tile": set(TILE_OF.values()), "address": set(),
+              "workgroup": {"workgroup"}}  # fmt: skip
     for axis in AXES[arm]:
         base = parse_arm(f"{arm}:{fixed}" if fixed and axis not in ("kernels", "threads") else arm)
         for step in steps(axis, base, resolve(base, FEATURES)):
@@ -148,7 +161,6 @@ class Tuner:
         ("address", "wasm", ["relaxed"]),
         ("simd", "wasm", ["relaxed", "scalar"]),
         ("tile", "wasm", ["relaxed"]),
-        ("kernels", "webgpu", []),
     ],
 )
 async def test_tiles_are_chosen_once(axis: str, arm: str, asked: list[str]) -> None:
@@ -160,7 +172,7 @@ async def test_tiles_are_chosen_once(axis: str, arm: str, asked: list[str]) -> N
         tiles = TILES.get(str(before.options.get("simd")), ())
         wanted = {o: tiles[-1] for o in TILE_OF.values() if spec.options.get(o) == "auto"}
         assert after.options == before.options | wanted
-    assert (axis == "tile") == (arms == pinned) or arm == "webgpu"
+    assert (axis == "tile") == (arms == pinned)
 
 
 # --------------------------------------------------------------------------- products apart

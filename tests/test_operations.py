@@ -19,7 +19,8 @@ from driver.jobs import operation_op
 from driver.kernels import operations as ops
 from driver.kernels import oracle, parse_shapes
 from driver.kernels.case import Arrays, Case
-from driver.kernels.running import UNIT, Running, exact, gamma, rounded
+from driver.kernels.running import Running, exact, rounded
+from driver.parity import UNIT, gamma
 from driver.records import KernelReport, OperationRow, OperationSamples
 from driver.server import JobServer
 from driver.workbench import Workbench

@@ -8,7 +8,7 @@ import pytest
 from receipts import parts
 from test_arms import FEATURES, without
 
-from driver.arms import parse_arm, parse_arms
+from driver.arms import TILE_OF, parse_arm, parse_arms
 from driver.errors import ReceiptError, Unsupported, UsageError
 from driver.pin import pin_arms
 from driver.prepare import resolve_here
@@ -25,7 +25,10 @@ CHOSEN = {
         "threads": 1, "simd": "scalar", "mm_fwd": "blocked", "mm_da": "blocked",
         "mm_db": "blocked", "tile_fwd": "2x4", "tile_da": "4x4", "tile_db": "2x4", "shared": "on",
     },
-    "webgpu": {"matmul": "tiled"},
+    "webgpu": {
+        "mm_fwd": "tiled", "mm_da": "blocked", "mm_db": "blocked", "tile_fwd": "8x8",
+        "tile_da": "4x8", "tile_db": "8x8", "workgroup": "16x4",
+    },
 }  # fmt: skip
 
 
@@ -53,7 +56,7 @@ def test_everything_open_is_taken_over(tmp_path: Path) -> None:
     assert (a.options, b.options) == (options_of("webgpu"), options_of("wasm"))
     assert a.pinned and b.pinned
     assert (a.pinned.side, b.pinned.side) == ("B", "A")
-    assert a.pinned.options == ("matmul",)
+    assert a.pinned.options == tuple(sorted(CHOSEN["webgpu"]))
     assert a.pinned.receipt_digest == json.loads(path.read_text())["digest"]
     assert resolve_here(b, FEATURES, 2).options == options_of("wasm")
 
@@ -64,7 +67,8 @@ def test_what_was_given_wins(tmp_path: Path) -> None:
     )
     assert a.options == options_of("wasm", threads=1, tile_fwd="4x8")
     assert a.pinned and not {"threads", "tile_fwd"} & set(a.pinned.options)
-    assert b == parse_arm("webgpu:matmul=naive")
+    assert {b.options[product] for product in TILE_OF} == {"naive"}
+    assert b.options["workgroup"] == "16x4"
 
 
 def test_of_two_arms_with_its_name_the_one_on_its_side(tmp_path: Path) -> None:

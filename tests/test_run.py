@@ -120,6 +120,10 @@ def test_webgpu_on_a_software_adapter(run: RunPreset) -> None:
     webgpu = next(slot for slot in receipt["slots"] if slot["side"] == "B")
     assert webgpu["ran"]["arm"] == "webgpu"
     assert webgpu["adapter"]
+    variants = receipt["plan"]["arms"][1]["variants"]
+    assert {trial["status"] for trial in variants} == {"ok"}
+    assert {t["option"] for t in variants if t["chosen"]} == set(webgpu["ran"]["products"])
+    assert "of it" in printed and "fastest product tried: " in printed
     for name in ("parity.grads.B", "parity.params.B", "curve.loss.B", "final.params.B"):
         assert gates(receipt)[name]["status"] == "pass"
     assert len(webgpu["sentinel_ms"]) == len(webgpu["gpu_sentinel_ms"]) == 5

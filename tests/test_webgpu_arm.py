@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 from conftest import GOLDEN
 
+from driver.arms import TILE_OF
 from driver.browser import BrowserSession
 from driver.build import gather_wgsl
 from driver.cases import Case, read_case, write_result
@@ -78,6 +79,10 @@ export async function open(job, io) {
     GPUSupportedFeatures.prototype.has = function (name) {
       return name !== options.lacks && has.call(this, name);
     };
+  }
+  for (const limit of options.limits?.split(",") ?? []) {
+    const [name, value] = limit.split("=");
+    Object.defineProperty(GPUSupportedLimits.prototype, name, { get: () => Number(value) });
   }
   if (options.fault === "no adapter") GPU.prototype.requestAdapter = async () => null;
   const arm = await webgpu.open(job, io);
@@ -160,7 +165,11 @@ async def run(
     maker = JobMaker(server, case.config)
     initial, _ = maker.state("initial", {"param": flatten(case.config, case.state)})
     tokens, _ = maker.tokens(case.tokens)
-    arm = ArmJob(name="webgpu", module="arm_watched.js", options={"matmul": "blocked"} | options)
+    variant = options.pop("matmul", "blocked")
+    tile = "4x4" if options.get("tuned_for") == "hardware" else "8x8"
+    chosen = dict.fromkeys(TILE_OF, variant) | dict.fromkeys(TILE_OF.values(), tile)
+    given: dict[str, Any] = chosen | {"workgroup": "8x8"} | options
+    arm = ArmJob(name="webgpu", module="arm_watched.js", options=given)
     job = maker.job("arm", arm, {"initial": initial}, tokens, program)
     replaced = {f"wgsl/{name}": server.put(name, text) for name, text in (sources or {}).items()}
     job = job.model_copy(update={"assets": job.assets | replaced})
@@ -314,7 +323,7 @@ async def test_what_ran_is_told(session, server) -> None:
     _, outcome = await trained(session, server, case, matmul="naive")
     assert outcome.result
     ran, memory = outcome.result.ran, outcome.result.memory
-    assert ran["matmul"] == "naive"
+    assert ran["products"] == dict.fromkeys(TILE_OF, "naive in 8x8")
     assert ran["wgsl_sha256"] == {name: file.sha256 for name, file in gather_wgsl().items()}
     assert ran["kernels"]["h.mlp.up"]["file"] == "matmul_forward_naive.wgsl"
     for key, want in case.config.model_dump().items():
@@ -434,10 +443,39 @@ async def test_a_missing_feature_is_unsupported(session, server) -> None:
 
 
 async def test_what_the_adapter_cannot_hold_is_refused_with_numbers(session, server) -> None:
-    # Logits of 32768 · 131072 · 4 bytes are 16 GiB; the model itself is small.
-    wide = model(n_layer=1, n_head=1, d_model=4, ctx=32768, batch=1, vocab=131072)
+    # Logits of 32768 · 32767 · 4 bytes are nearly 4 GiB; the model itself is small.
+    wide = model(n_layer=1, n_head=1, d_model=4, ctx=32768, batch=1, vocab=32767)
     case = Case(wide, np.zeros((1, 1, 32769), np.int32), initial_state(wide, 1))
     failure = await failure_of(session, server, case)
     assert failure.kind == "unsupported"
     assert "logits" in failure.message
-    assert str(32768 * 131072 * 4) in failure.message
+    assert str(32768 * 32767 * 4) in failure.message
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [
+        ("maxBufferSize=4096", r"the buffer \w+ of \d+ bytes"),
+        ("maxStorageBufferBindingSize=1024", r"the binding \w+ of \d+ bytes"),
+        ("maxStorageBuffersPerShaderStage=6", "adamw by adamw.wgsl with 7 arrays"),
+        ("maxComputeWorkgroupStorageSize=2000", r"the workgroup memory of .*"),
+        ("maxComputeInvocationsPerWorkgroup=128", r"the workgroup of \d+x\d+ of .*"),
+        ("maxComputeWorkgroupSizeX=100", r"the workgroup of 256x1 of .*"),
+        ("maxComputeWorkgroupsPerDimension=1", r"the dispatch of [\dx]+ workgroups of .*"),
+    ],
+)
+async def test_every_limit_is_refused_with_both_numbers(session, server, limit, said) -> None:
+    """Before a device is asked for, so before anything is allocated."""
+    failure = await failure_of(session, server, case_of(SMALL), limits=limit)
+    name, allowed = limit.split("=")
+    assert failure.kind == "unsupported"
+    assert failure.op == "open"
+    assert re.search(f"{said}.*{name} = \\d+; this adapter allows {allowed}", failure.message)
+
+
+async def test_arrays_that_kernels_cannot_index_are_refused(session, server) -> None:
+    wide = model(n_layer=1, n_head=1, d_model=4, ctx=32768, batch=1, vocab=65536)
+    case = Case(wide, np.zeros((1, 1, 32769), np.int32), initial_state(wide, 1))
+    failure = await failure_of(session, server, case)
+    assert failure.kind == "unsupported"
+    assert f"logits has {2**31} floats; kernels index at most {2**30}" in failure.message

@@ -7,7 +7,9 @@ import { adapter_facts } from "./adapter.js";
 import { find_adapter, open_device, refusal } from "./device.js";
 import { ArmError } from "./errors.js";
 import { Profiler, operation_of } from "./arm_webgpu_profile.js";
+import { needs_of } from "./arm_webgpu_limits.js";
 import { BLOCK, FACTS, RING, batch_layout, buffers_of, shape_of, step_of, tune } from "./arm_webgpu_step.js";
+import { is_apart, needs_apart, workbench } from "./arm_webgpu_workbench.js";
 
 const TRANSFER = 16 << 20; // floats read back at once: 64 MiB
 const IN_FLIGHT = 16; // steps submitted before the first of them must have finished
@@ -21,13 +23,19 @@ export async function open(job, io) {
   const { config, flat_size } = job;
   const shape = shape_of(config);
   const tensors = Object.fromEntries(job.tensors.map((slot) => [slot.name, slot]));
-  const partials = tune(job.arm.options, shape, flat_size, true).partials;
-  const plan = buffers_of(shape, flat_size, partials);
-  const gpu = await open_device(needs_of(plan), features_of(job.arm.options), ["timestamp-query"]);
-  try {
-    const tuning = tune(job.arm.options, shape, flat_size, gpu.adapter.is_fallback === true, gpu.adapter.subgroup_max_size);
+  const sources = await load_sources(job.assets, io);
+  const made = {};
+  const gpu = await open_device((adapter) => {
+    const is_software = adapter.is_fallback === true;
+    const tuning = tune(job.arm.options, shape, flat_size, is_software, adapter.subgroup_max_size);
+    const plan = buffers_of(shape, flat_size, tuning.partials);
     const dispatches = step_of(shape, tensors, flat_size, tuning);
-    const sources = await load_sources(job.assets, io);
+    Object.assign(made, { plan, dispatches });
+    const needs = needs_of(plan, dispatches, sources);
+    return job.program.some(is_apart) ? larger(needs, needs_apart(job.program, sources, adapter)) : needs;
+  }, features_of(job.arm.options, job.program), ["timestamp-query"]);
+  const { plan, dispatches } = made;
+  try {
     const pipelines = await make_pipelines(gpu, sources, dispatches);
     const buffers = await make_buffers(gpu, plan, flat_size);
     upload_constants(gpu, buffers, job);
@@ -35,14 +43,16 @@ export async function open(job, io) {
     const submits = cut(commands, gpu.adapter);
     const ran = {
       arm: job.arm.name,
-      matmul: job.arm.options.matmul ?? "blocked",
+      products: products_of(dispatches),
       wgsl_sha256: Object.fromEntries([...sources].map(([name, { sha256 }]) => [name, sha256])),
       dispatches_per_step: commands.length,
       submits_per_step: submits.length,
       kernels: kernels_of(dispatches),
       hyper: await read_hyper(gpu, buffers, dispatches, shape),
     };
-    return new WebgpuArm(gpu, job, shape, buffers, plan, submits, ran);
+    const arm = new WebgpuArm(gpu, job, shape, buffers, plan, submits, ran);
+    if (job.program.some(is_apart)) arm.workbench = workbench(gpu, sources, submit_flops(gpu.adapter));
+    return arm;
   } catch (error) {
     gpu.close();
     throw error;
@@ -51,7 +61,7 @@ export async function open(job, io) {
 
 // The step's dispatches on this machine's adapter, planned only: nothing is allocated. `refusal` says why the
 // adapter could not hold it, null where it can.
-export async function geometry(job) {
+export async function geometry(job, io) {
   const { config, flat_size } = job;
   const shape = shape_of(config);
   const adapter = await find_adapter();
@@ -60,9 +70,10 @@ export async function geometry(job) {
   const tensors = Object.fromEntries(job.tensors.map((slot) => [slot.name, slot]));
   const plan = buffers_of(shape, flat_size, tuning.partials);
   const dispatches = step_of(shape, tensors, flat_size, tuning);
+  const sources = await load_sources(job.assets, io);
   return {
     adapter: facts,
-    refusal: refusal(adapter, needs_of(plan), features_of(job.arm.options)),
+    refusal: refusal(adapter, needs_of(plan, dispatches, sources), features_of(job.arm.options)),
     submits: cut(dispatches, facts).length,
     buffers: Object.keys(plan).length,
     buffer_bytes: Object.values(plan).reduce((sum, { floats }) => sum + floats * 4, 0),
@@ -226,21 +237,17 @@ class WebgpuArm {
 
 // ------------------------------------------------------------------------------ set-up
 
-// What the adapter must allow, at least what every adapter does.
-function needs_of(plan) {
-  const need = (what, field, least) => {
-    const [name, { [field]: floats }] = most(plan, field);
-    return { value: Math.max(floats * 4, least), why: `the ${what} ${name} of ${floats * 4} bytes` };
-  };
-  return {
-    maxBufferSize: need("buffer", "floats", 1 << 28),
-    maxStorageBufferBindingSize: need("binding", "binding", 1 << 27),
-  };
+// Of each need the larger one.
+function larger(needs, others) {
+  const all = { ...others };
+  for (const [name, need] of Object.entries(needs)) if (!(all[name]?.value > need.value)) all[name] = need;
+  return all;
 }
 
 // What kernels of these options cannot do without.
-function features_of({ matmul }) {
-  return matmul === "subgroup" ? ["subgroups"] : [];
+function features_of(options, program = []) {
+  const variants = [options.mm_fwd, options.mm_da, options.mm_db, ...program.map(({ kernel }) => kernel?.kernel)];
+  return variants.includes("subgroup") ? ["subgroups"] : [];
 }
 
 // The entry of `plan` whose `field` is largest.
@@ -340,9 +347,11 @@ function resource_of(buffers, { buffer, at, size }) {
   return { buffer: buffers[buffer], offset: at * 4, size: Math.ceil(size / BLOCK) * BLOCK * 4 };
 }
 
+const submit_flops = ({ is_fallback }) => FLOPS_PER_SUBMIT[is_fallback === true ? "software" : "hardware"];
+
 // Commands in runs of at most so many FLOPs each, or of one command where that alone is more.
-function cut(commands, { is_fallback }) {
-  const limit = FLOPS_PER_SUBMIT[is_fallback === true ? "software" : "hardware"];
+function cut(commands, adapter) {
+  const limit = submit_flops(adapter);
   const runs = [[]];
   let flops = 0;
   for (const command of commands) {
@@ -388,6 +397,13 @@ function kernels_of(dispatches) {
     kernels[operation] ??= { file: `${kernel}.wgsl`, constants, groups };
   }
   return kernels;
+}
+
+// Option → the variant by which its products were dispatched, with tile and workgroup.
+function products_of(dispatches) {
+  const found = { mm_fwd: new Set(), mm_da: new Set(), mm_db: new Set() };
+  for (const { choice } of dispatches) if (choice) found[choice.option].add(choice.chosen);
+  return Object.fromEntries(Object.entries(found).map(([option, chosen]) => [option, [...chosen].join(", ")]));
 }
 
 // The recipe as the uniform holds it, the shape as the pipelines were specialised.

@@ -6,12 +6,11 @@
 
 import { ArmError } from "./errors.js";
 
-const MAX_GROUPS = 65535; // per dimension of a dispatch
 export const BLOCK = 64; // floats: alignment of tensors and views
 export const RING = 4096; // steps whose results the device keeps until they are read
 export const FACTS = { slot: 0, correction1: 1, correction2: 2 }; // words of `batch` before the tokens
 
-const pad = (floats) => Math.ceil(floats / BLOCK) * BLOCK;
+export const pad = (floats) => Math.ceil(floats / BLOCK) * BLOCK;
 
 export function shape_of(config) {
   const { n_layer: L, n_head: H, d_model: C, d_ff: F, ctx: T, batch: B, vocab: V } = config;
@@ -96,33 +95,23 @@ export function step_of(shape, tensors, flat_size, tuning) {
   const add = (label, kernel, constants, groups, views, flops = 0) =>
     dispatches.push({ label, kernel, constants, groups, views, flops });
 
-  // One kernel per product; see the files for what rows, inner and cols mean there.
+  // One kernel per product; see the files for what rows, inner and cols mean there. The tied head's matrix
+  // is stored the other way round, so its products choose by another option than their kernels' names say.
   const matmul = (label, product, rows, inner, cols, views, flags = {}) => {
-    const { variant, WX, WY, WG, tile, per_group } = tuning.matmul(product, rows, inner, cols);
-    const constants = { ROWS: rows, INNER: inner, COLS: cols, ...flags };
-    const [tall, wide] = tile ?? [1, 1];
-    const [high, broad] = per_group ?? [tall * WY, wide * WX];
-    if (!per_group) Object.assign(constants, { WX, WY });
-    if (WG) constants.WG = WG;
-    if (tile) {
-      const strides = { forward: [inner, cols], backward_da: [inner], backward_db: [rows, cols] }[product];
-      const VEC4 = Number(strides.every((stride) => stride % 4 === 0));
-      Object.assign(constants, { VEC4, TALL: Number(tall === 8), WIDE: Number(wide === 8) });
-    }
-    const groups = [Math.ceil(cols / broad), Math.ceil(rows / high)];
-    add(label, `matmul_${product}_${variant}`, constants, groups, views, 2 * rows * inner * cols);
+    const option = { head: "mm_fwd", "head.dx": "mm_da" }[label] ?? OPTION_OF[product];
+    const { kernel, constants, groups } = matmul_of(product, tuning.matmul[option], rows, inner, cols);
+    add(label, kernel, { ...constants, ...flags }, groups, views, 2 * rows * inner * cols);
+    dispatches.at(-1).choice = { option, chosen: chosen_by(kernel, constants) };
   };
-  const rows_of = (label, kernel, constants, views) => {
-    const { LANES, GROUP } = tuning.rows;
-    add(label, kernel, { ROWS: N, ...constants, LANES, GROUP }, fold(N / GROUP), views);
+  const rows_of = (label, kernel, sizes, views) => {
+    const { constants, groups } = rows_shape(tuning, N);
+    add(label, kernel, { ...constants, ...sizes }, groups, views);
   };
   const norm_params = (label, views) =>
     add(label, "layernorm_backward_params", { ROWS: N, C }, [Math.ceil(C / 16)], views);
   const attention = (label, kernel, views, products) => {
-    const { WG, WIDE } = tuning.attention;
-    const constants = { B, T, H, D, VEC4: Number(D % 4 === 0), WIDE, WG };
-    const invocations = B * H * Math.ceil(T / 4) * Math.ceil(D / (WIDE ? 32 : 16));
-    add(label, kernel, constants, fold(invocations / constants.WG), views, 2 * products * N * T * C);
+    const { constants, groups } = attention_shape(tuning, shape);
+    add(label, kernel, constants, groups, views, 2 * products * N * T * C);
   };
 
   const x = (l) => slice("x", l, N * C);
@@ -253,18 +242,22 @@ export function step_of(shape, tensors, flat_size, tuning) {
     decay: whole("decay", Math.ceil(flat_size / BLOCK / 32)), grad: flat("grad"), param: flat("param"), m: flat("m"), v: flat("v"),
   });
 
-  for (const { label, groups } of dispatches) {
-    const most = Math.max(...groups);
-    if (most > MAX_GROUPS) {
-      const reason = `${label} would dispatch ${most} workgroups in one dimension`;
-      throw new ArmError("unsupported", `${reason}; WebGPU allows ${MAX_GROUPS}`);
-    }
-  }
   return dispatches;
 }
 
+// Constants and workgroups of a kernel whose invocations share rows, for N of them.
+export function rows_shape({ rows: { LANES, GROUP } }, N) {
+  return { constants: { ROWS: N, LANES, GROUP }, groups: fold(N / GROUP) };
+}
+
+// Constants and workgroups of attention's kernels.
+export function attention_shape({ attention: { WG, WIDE } }, { B, T, H, D }) {
+  const invocations = B * H * Math.ceil(T / 4) * Math.ceil(D / (WIDE ? 32 : 16));
+  return { constants: { B, T, H, D, VEC4: Number(D % 4 === 0), WIDE, WG }, groups: fold(invocations / WG) };
+}
+
 // At least `count` workgroups as two dimensions within WebGPU's limit.
-function fold(count) {
+export function fold(count) {
   const groups = Math.max(1, Math.ceil(count));
   const x = Math.min(groups, 32768);
   return [x, Math.ceil(groups / x)];
@@ -275,26 +268,65 @@ function fold(count) {
 // How kernels are shaped for an adapter. A software adapter computes workgroups on CPU cores: lanes that
 // share a row only add barriers there, and large register tiles save its slow loads.
 export function tune(options, shape, flat_size, is_software, subgroup_max_size = null) {
-  const variant = options.matmul ?? "blocked";
   return {
     rows: is_software ? { LANES: 1, GROUP: 32 } : { LANES: 32, GROUP: 8 },
     attention: is_software ? { WG: 16, WIDE: Number(shape.D > 16) } : { WG: 64, WIDE: 0 },
     partials: Math.min(16384, Math.max(64, Math.ceil(flat_size / 32 / 64) * 64)),
-    matmul(product, rows, inner, cols) {
-      if (variant === "naive") return { variant, WX: 8, WY: 8 };
-      // The tile is fixed in the kernel: 64×64 elements per workgroup.
-      if (variant === "tiled") return { variant, per_group: [64, 64] };
-      if (variant === "subgroup") {
-        // Whole subgroups, if need be of the largest size that WebGPU knows.
-        const WG = Math.max(32, subgroup_max_size ?? 128);
-        return { variant, WG, per_group: [8, 4 * WG] };
-      }
-      if (variant !== "blocked") {
-        throw new ArmError("unsupported", `matmul=${variant}: the variants are naive, blocked, tiled and subgroup`);
-      }
-      // 4×4 tiles keep a GPU busy where 8×8 tiles would be too few; 64 are about one per lane group.
-      const few = !is_software && (rows * cols) / 64 < 16384;
-      return { variant, WX: 8, WY: 8, tile: few ? [4, 4] : [8, 8] };
-    },
+    matmul: choices(options, subgroup_max_size),
   };
+}
+
+// ------------------------------------------------------------------------------ products
+
+const OPTION_OF = { forward: "mm_fwd", backward_da: "mm_da", backward_db: "mm_db" };
+export const LAYOUT_OF = { mm_fwd: "forward", mm_da: "backward_da", mm_db: "backward_db" };
+const VARIANTS = ["naive", "tiled", "blocked", "subgroup"];
+
+// Option → the variant, tile and workgroup by which its products run.
+function choices(options, subgroup_max_size) {
+  const of = (option) => ({
+    variant: options[option],
+    tile: options[option.replace("mm_", "tile_")],
+    workgroup: options.workgroup,
+    subgroup_max_size,
+  });
+  return Object.fromEntries(Object.keys(LAYOUT_OF).map((option) => [option, of(option)]));
+}
+
+// The dispatch of one product: kernel file, its constants, workgroups.
+export function matmul_of(product, { variant, tile, workgroup, subgroup_max_size }, rows, inner, cols) {
+  if (!VARIANTS.includes(variant)) {
+    throw new ArmError("unsupported", `a product by the kernel ${variant}: the variants are ${VARIANTS.join(", ")}`);
+  }
+  const constants = { ROWS: rows, INNER: inner, COLS: cols };
+  let [high, broad] = [64, 64]; // elements per workgroup; fixed in the tiled kernel
+  if (variant === "subgroup") {
+    // Whole subgroups, if need be of the largest size that WebGPU knows.
+    constants.WG = Math.max(32, subgroup_max_size ?? 128);
+    [high, broad] = [8, 4 * constants.WG];
+  }
+  if (["naive", "blocked"].includes(variant)) {
+    [constants.WX, constants.WY] = pair(workgroup);
+    [high, broad] = [constants.WY, constants.WX];
+  }
+  if (variant === "blocked") {
+    const [tall, wide] = pair(tile);
+    const strides = { forward: [inner, cols], backward_da: [inner], backward_db: [rows, cols] }[product];
+    const VEC4 = Number(strides.every((stride) => stride % 4 === 0));
+    Object.assign(constants, { VEC4, TALL: Number(tall === 8), WIDE: Number(wide === 8) });
+    [high, broad] = [high * tall, broad * wide];
+  }
+  const groups = [Math.ceil(cols / broad), Math.ceil(rows / high)];
+  return { kernel: `matmul_${product}_${variant}`, constants, groups };
+}
+
+const pair = (text) => text.split("x").map(Number);
+
+// What a product's constants say of the choice that was made: "blocked 8x8 in 8x8".
+function chosen_by(kernel, { TALL, WIDE, WX, WY }) {
+  const [, variant] = /^matmul_(?:forward|backward_d[ab])_([a-z]+)/.exec(kernel);
+  const words = [variant];
+  if (TALL !== undefined) words.push(`${TALL ? 8 : 4}x${WIDE ? 8 : 4}`);
+  if (WX !== undefined) words.push(`in ${WX}x${WY}`);
+  return words.join(" ");
 }

@@ -191,7 +191,7 @@ const OPS = {
   },
 
   async roofline({ count }) {
-    return { detail: { roofline: roofline(opened(), count) } };
+    return { detail: { roofline: await roofline(opened(), count) } };
   },
 
   // One product on the job's inputs: posted where it has a label, timed where it has a count.
@@ -200,16 +200,16 @@ const OPS = {
     inputs ??= new Float32Array(await asset("inputs", "arrayBuffer"));
     const { M, N, K } = kernel;
     if (inputs.length < M * K + K * N) throw new ArmError("protocol", `inputs: ${inputs.length} floats are too few`);
-    bench.load(kernel, inputs.subarray(0, M * K), inputs.subarray(M * K, M * K + K * N));
-    const geometry = bench.dispatched(() => bench.product(kernel, 1));
-    const output = bench.output(kernel);
+    await bench.load(kernel, inputs.subarray(0, M * K), inputs.subarray(M * K, M * K + K * N));
+    const geometry = await bench.dispatched(() => bench.product(kernel, 1));
+    const output = await bench.output(kernel);
     const output_sha256 = await sha256(output.buffer);
     for (let from = 0; label && from < output.length; from += PIECE) {
       await post_floats(label, from, output.length * 4, output.slice(from, from + PIECE));
     }
     if (!count) return { detail: { output_sha256, ...geometry } };
-    const samples = kernel_samples(bench, kernel, count);
-    if ((await sha256(bench.output(kernel).buffer)) !== output_sha256) {
+    const samples = await kernel_samples(bench, kernel, count);
+    if ((await sha256((await bench.output(kernel)).buffer)) !== output_sha256) {
       throw new ArmError("internal", "a kernel's output changed while it was timed");
     }
     return { detail: { output_sha256, ...geometry, ...samples } };
@@ -218,19 +218,19 @@ const OPS = {
   // The same for one of a step's other operations, on inputs of its own.
   async operation({ operation, label, count }) {
     const bench = workbench();
-    bench.place(operation, new Uint8Array(await asset(operation.inputs, "arrayBuffer")));
-    const geometry = bench.dispatched(() => bench.operate(1));
-    const results = bench.results();
+    await bench.place(operation, new Uint8Array(await asset(operation.inputs, "arrayBuffer")));
+    const geometry = await bench.dispatched(() => bench.operate(1));
+    const results = await bench.results();
     const output_sha256 = await sha256(results);
     const floats = new Float32Array(results.buffer); // 4 bytes each, whatever they mean
     for (let from = 0; label && from < floats.length; from += PIECE) {
       await post_floats(label, from, results.length, floats.subarray(from, from + PIECE));
     }
     if (!count) return { detail: { output_sha256, ...geometry } };
-    const samples = operation_samples(bench, operation, count);
-    bench.restore();
-    bench.operate(1);
-    if ((await sha256(bench.results())) !== output_sha256) {
+    const samples = await operation_samples(bench, operation, count);
+    await bench.restore();
+    await bench.operate(1);
+    if ((await sha256(await bench.results())) !== output_sha256) {
       throw new ArmError("internal", `${operation.name}: its results changed while it was timed`);
     }
     return { detail: { output_sha256, ...geometry, ...samples } };
@@ -254,7 +254,7 @@ const OPS = {
   async geometry() {
     const { geometry } = await arm_module(job.arm);
     if (!geometry) throw new ArmError("unsupported", `the arm ${job.arm.name} dispatches nothing to a GPU`);
-    return { detail: await geometry(job) };
+    return { detail: await geometry(job, { text: (name) => asset(name, "text") }) };
   },
 
   // Trains `steps` steps and counts what they ask of WebGPU.
@@ -265,11 +265,11 @@ const OPS = {
   },
 
   async fork({ count }) {
-    return { detail: fork_samples(workbench(), count) };
+    return { detail: fork_samples(threaded(), count) };
   },
 
   async threads({ count }) {
-    return { detail: throughput(workbench(), count) };
+    return { detail: throughput(threaded(), count) };
   },
 };
 
@@ -294,6 +294,12 @@ function opened() {
 function workbench() {
   const bench = opened().workbench;
   if (!bench) throw new ArmError("unsupported", `the arm ${job.arm.name} has no kernels to run apart`);
+  return bench;
+}
+
+function threaded() {
+  const bench = workbench();
+  if (bench.is_device) throw new ArmError("unsupported", `the arm ${job.arm.name} has no threads, its work runs on a device`);
   return bench;
 }
 

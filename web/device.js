@@ -9,22 +9,26 @@ import { ArmError } from "./errors.js";
 
 const SCOPES = ["internal", "out-of-memory", "validation"];
 
-// `needs`: limit name → {value, why}; what the adapter cannot hold is refused with both numbers. `required` are
-// features that it must have, `welcome` those that the device gets where the adapter has them.
-export async function open_device(needs, required = [], welcome = []) {
+// `needs_on(facts)`: limit name → {value, why} on this adapter; what it cannot hold is refused with both numbers.
+// `required` are features that it must have, `welcome` those that the device gets where the adapter has them.
+export async function open_device(needs_on, required = [], welcome = []) {
   const adapter = await find_adapter();
+  const facts = adapter_facts(adapter);
+  const needs = needs_on(facts);
   const reason = refusal(adapter, needs, required);
   if (reason) throw new ArmError("unsupported", reason);
   let device;
   try {
     device = await adapter.requestDevice({
       requiredFeatures: [...required, ...welcome.filter((feature) => adapter.features.has(feature))],
-      requiredLimits: Object.fromEntries(Object.entries(needs).map(([name, { value }]) => [name, value])),
+      requiredLimits: Object.fromEntries(
+        Object.entries(needs).flatMap(([name, { value }]) => (name in adapter.limits ? [[name, value]] : [])),
+      ),
     });
   } catch (error) {
     throw new ArmError("unsupported", `the adapter refused a device: ${error.message}`);
   }
-  return new Gpu(device, adapter_facts(adapter));
+  return new Gpu(device, facts);
 }
 
 export async function find_adapter() {
@@ -51,8 +55,7 @@ class Gpu {
     this.adapter = adapter;
     this.failed = null; // the first ArmError
     this.closed = false;
-    this.failure = new Promise((_, reject) => (this.reject = reject));
-    this.failure.catch(() => {}); // it may be that nobody waits when it comes
+    this.waiting = new Set(); // what to call for everyone who waits when it fails
     device.lost.then(({ reason, message }) => {
       if (!this.closed) this.fail("device-lost", `the GPU device was lost (${reason}): ${message || "no message"}`);
     });
@@ -65,7 +68,7 @@ class Gpu {
   fail(kind, message) {
     if (this.failed) return;
     this.failed = new ArmError(kind, message);
-    this.reject(this.failed);
+    for (const refuse of this.waiting) refuse(this.failed);
   }
 
   // A GPUError or GPUPipelineError → its kind.
@@ -73,15 +76,26 @@ class Gpu {
     this.fail(kind_of(error), `${where}: ${error.message}`);
   }
 
+  // `promise`, or the failure where that comes first. Not Promise.race with a promise of the failure: each
+  // race would hang a reaction on it, for as long as the device lives.
+  before_failure(promise) {
+    return new Promise((resolve, reject) => {
+      if (this.failed) reject(this.failed);
+      this.waiting.add(reject);
+      const done = () => this.waiting.delete(reject);
+      Promise.resolve(promise).then(resolve, reject).then(done);
+    });
+  }
+
   // Waits for `promise`, but no longer than the device lives.
   async guard(promise) {
     if (this.failed) throw this.failed;
     let value;
     try {
-      value = await Promise.race([promise, this.failure]);
+      value = await this.before_failure(promise);
     } catch (error) {
       // A rejected mapAsync may arrive before the loss that caused it.
-      if (!this.failed && !(error instanceof ArmError)) await Promise.race([this.failure.catch(() => {}), pause(500)]);
+      if (!this.failed && !(error instanceof ArmError)) await this.before_failure(pause(500)).catch(() => {});
       this.fail(error instanceof ArmError ? error.kind : "internal", error.message);
     }
     if (this.failed) throw this.failed;
@@ -110,7 +124,7 @@ class Gpu {
 
   // The values of `promises`, or none once the device has failed.
   settled(promises) {
-    return Promise.race([promises, this.failure]).catch(() => []);
+    return this.before_failure(promises).catch(() => []);
   }
 
   // A shader module; compilation errors carry file, line and message.
@@ -155,7 +169,8 @@ export function refusal({ limits, features }, needs, required) {
   }
   for (const [name, { value, why }] of Object.entries(needs)) {
     if (value > limits[name]) {
-      return `${why} needs ${name} = ${value}; this adapter allows ${limits[name]}. Choose a smaller preset`;
+      const reason = `${why} needs ${name} = ${value}; this adapter allows ${limits[name]}`;
+      return `${reason}. Choose a smaller preset, or other options of the arm`;
     }
   }
   return null;

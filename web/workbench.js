@@ -1,7 +1,10 @@
 // What an arm can do apart from its step, timed: the roofline, single kernels, empty forks.
 //
 // An arm that can be asked has a `workbench` (web/README.md): it runs, this module times. Samples of a
-// kernel alternate with samples of the roofline, since a machine's speed moves.
+// kernel alternate with samples of the roofline, since a machine's speed moves. Work on a device is timed
+// otherwise (workbench_device.js).
+
+import { device_roofline, samples_of, triad_line } from "./workbench_device.js";
 
 const SAMPLE_MS = 3; // a sample lasts at least this long: the clock ticks every few µs
 const LONG_SAMPLE_MS = 100; // long against the turns that threads on too few cores take
@@ -16,6 +19,7 @@ const LEAST = 3;
 export function roofline(arm, count) {
   const bench = arm.workbench;
   if (!bench) return null;
+  if (bench.is_device) return device_roofline(bench, count);
   const core = peak(bench, 1);
   const all = bench.threads === 1 ? core : peak(bench, bench.threads);
   const bytes = bench.triad_bytes();
@@ -44,7 +48,11 @@ let top = null; // the roofline on all threads of the arm
 
 // Samples of one product and of the roofline on the same threads, in turn: that of the roofline before
 // sample i is roofline_gflops[i], the one after it [i + 1].
-export function kernel_samples(bench, spec, count) {
+export async function kernel_samples(bench, spec, count) {
+  if (bench.is_device) {
+    const { times, samples_ms, tops } = await samples_of(bench, count);
+    return { threads: bench.threads, products_per_sample: times, samples_ms, roofline_gflops: tops };
+  }
   top ??= peak(bench, bench.threads);
   const key = `${spec.product} ${spec.kernel} ${spec.tile}`;
   const run = (times) => clocked(bench, () => bench.product(spec, times));
@@ -55,7 +63,12 @@ export function kernel_samples(bench, spec, count) {
 // The same for the operation in place, whose roofline is multiply-adds where it is bound by arithmetic, else
 // a triad over as much memory. What it writes over is restored, off the clock, before every sample and
 // after `most_calls`: numbers that only shrink would become subnormal, which is slow.
-export function operation_samples(bench, { name, bound_by, most_calls }, count) {
+export async function operation_samples(bench, { name, bound_by, most_calls }, count) {
+  if (bench.is_device) {
+    const line = bound_by === "arithmetic" ? null : await triad_line(bench);
+    const { times, samples_ms, tops } = await samples_of(bench, count, line);
+    return { threads: bench.threads, calls_per_sample: times, samples_ms, roofline: tops };
+  }
   const run = (times) => {
     let ms = 0;
     for (let left = times; left > 0; left -= most_calls ?? times) {

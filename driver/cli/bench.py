@@ -37,7 +37,7 @@ from driver.progress import Reporter
 
 
 def kernels_command(
-    arm: Annotated[str, typer.Option(help="wasm or wasm64, with options.")] = "wasm",
+    arm: Annotated[str, typer.Option(help="wasm, wasm64 or webgpu, with options.")] = "wasm",
     op: Annotated[str, typer.Option(help=" | ".join(kernels.OPS))] = "matmul",
     shapes: Annotated[
         str, typer.Option(help=f"Joined by commas: {kernels.GRAMMAR}.")
@@ -50,7 +50,8 @@ def kernels_command(
     """Check single kernels against float64, then time them beside the roofline.
 
     One thread unless the arm's option `threads` says more; every tile
-    unless `tile` names one.
+    unless `tile` names one. On webgpu every variant unless `matmul` names
+    one, on the adapter's only queue, beside multiply-adds in WGSL.
 
     Shapes: `preset:small` is every shape of that preset's step. The step of
     a model of any size is `B=2+T=17+C=15+H=3+V=11`: B sequences,
@@ -65,9 +66,8 @@ def kernels_command(
     """
     kernels.check_op(op)
     spec = arm_for(arm)
-    if not spec.is_wasm:
-        raise UsageError(f"--arm {arm}: only wasm and wasm64 have kernels to run apart")
-    work = kernels.Work() if op == "fork" else kernels.parse_shapes(shapes, op)
+    kernels.check_arm(spec, op)
+    work = kernels.Work() if op == "fork" else kernels.parse_shapes(shapes, op, not spec.is_wasm)
     request = kernels.Request(spec, op, work, samples)
     with Reporter(quiet) as reporter:
         choice = browser_for(browser, reporter)

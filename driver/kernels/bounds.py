@@ -15,7 +15,8 @@ import numpy as np
 
 from driver import reference
 from driver.kernels.case import Arrays, Case
-from driver.kernels.running import F64, UNIT, Running, exact, gamma, rounded
+from driver.kernels.running import F64, Running, exact, rounded
+from driver.parity import UNIT, gamma
 
 GELU = 2e-7
 GELU_SLOPE = 3e-7
@@ -80,8 +81,8 @@ def attention_forward(case: Case, x: Arrays) -> Bounds:
     """Softmax does not depend on what is subtracted from a row, so the top's error does not count
     in `out`; it does in `row_inverse`, which belongs to the exact top.
     """
-    _, _, v = _heads(case, x["qkv"])
-    scores, mask = _scores(case, x["qkv"]), _causal(case)
+    _, _, v = qkv_heads(case, x["qkv"])
+    scores, mask = attention_scores(case, x["qkv"]), causal_mask(case)
     top = np.where(mask, scores.value, -np.inf).max(-1, keepdims=True)
     top_error = np.where(mask, scores.error, 0.0).max(-1, keepdims=True)
 
@@ -101,33 +102,46 @@ def attention_forward(case: Case, x: Arrays) -> Bounds:
 
 def attention_backward(case: Case, x: Arrays) -> Bounds:
     """The formula, from probabilities made again out of the row's top and inverse."""
-    q, k, v = _heads(case, x["qkv"])
+    q, k, v = qkv_heads(case, x["qkv"])
     dout = exact(reference.split_heads(x["dout"], case.sizes["H"]))
-    scores, mask = _scores(case, x["qkv"]), _causal(case)
+    scores, mask = attention_scores(case, x["qkv"]), causal_mask(case)
     top, inverse = exact(x["row_top"][..., None]), rounded(x["row_inverse"][..., None])
     p = ((scores.where(mask) - top.where(mask)).exp() * inverse).where(mask)
     dp = dout @ v.transposed()
-    ds = p * (dp - (p * dp).sum(-1)) * _scale(case)
+    ds = p * (dp - (p * dp).sum(-1)) * score_scale(case)
     parts = (ds @ k, ds.transposed() @ q, p.transposed() @ dout)
     return {"dqkv": np.concatenate([reference.join_heads(part.error) for part in parts], axis=-1)}
 
 
-def _heads(case: Case, qkv: np.ndarray) -> tuple[Running, Running, Running]:
+def split(case: Case, x: np.ndarray) -> np.ndarray:
+    """(B, T, C) → (B, H, T, D)."""
+    return reference.split_heads(x, case.sizes["H"])
+
+
+def joined(x: F64) -> F64:
+    """(B, H, T, D) → (B, T, C)."""
+    return reference.join_heads(x)
+
+
+def qkv_heads(case: Case, qkv: np.ndarray) -> tuple[Running, Running, Running]:
+    """q, k, v, each (B, H, T, D)."""
     q, k, v = (reference.split_heads(part, case.sizes["H"]) for part in np.split(qkv, 3, -1))
     return exact(q), exact(k), exact(v)
 
 
-def _scale(case: Case) -> Running:
+def score_scale(case: Case) -> Running:
     """1/sqrt(D): a root and a quotient, each rounded."""
     return rounded(math.sqrt(case.sizes["H"] / case.sizes["C"]), 2)
 
 
-def _scores(case: Case, qkv: np.ndarray) -> Running:
-    q, k, _ = _heads(case, qkv)
-    return (q @ k.transposed()) * _scale(case)
+def attention_scores(case: Case, qkv: np.ndarray) -> Running:
+    """q·k/sqrt(D), (B, H, T, T)."""
+    q, k, _ = qkv_heads(case, qkv)
+    return (q @ k.transposed()) * score_scale(case)
 
 
-def _causal(case: Case) -> np.ndarray:
+def causal_mask(case: Case) -> np.ndarray:
+    """(T, T): which keys a row sees."""
     return np.tril(np.ones((case.sizes["T"], case.sizes["T"]), bool))
 
 

@@ -44,11 +44,15 @@ def _length(term: str, sizes: Sizes) -> int:
 
 @dataclass(frozen=True)
 class Case:
-    """The operation `name` at the sizes of one model's step, `sizes` in the kernels' order."""
+    """The operation `name` at the sizes of one model's step, `sizes` in the kernels' order.
+
+    On a `device` it is WGSL's, else C's.
+    """
 
     name: str
     sizes: Sizes = field(hash=False)
     config: ModelConfig = field(compare=False)
+    device: bool = False
 
     @property
     def label(self) -> str:

@@ -10,47 +10,16 @@ causal half with its diagonal, 2 products forward and 5 backward, as in `tensors
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from driver.kernels import bounds, oracle
-from driver.kernels.bounds import Bounds
-from driver.kernels.case import Array, Arrays, Case, Sizes
-from driver.kernels.running import largest_ratio
+from driver.kernels import bounds, oracle, webgpu
+from driver.kernels.case import Arrays, Case, Sizes
+from driver.kernels.entry import Entry, letters, read, updated, written
+from driver.parity import largest_ratio
 from driver.records import ModelConfig, Operand, Operation, OperationRow, OperationSamples
-from driver.tensors import flat_size, table
 from driver.workbench import over_roofline, quartiles
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One operation; `group` is the word that stands for it and its other direction."""
-
-    name: str
-    group: str
-    sizes: Callable[[ModelConfig], Sequence[Sizes]]
-    operands: tuple[Array, ...]
-    draw: Callable[[Case, np.random.BitGenerator], Arrays]
-    exact: Callable[[Case, Arrays], Arrays]
-    bound: Callable[[Case, Arrays], Bounds]
-    flops: Callable[[Sizes], int] | None = None  # where arithmetic binds
-    most_calls: int | None = None  # on what it wrote itself
-
-
-def letters(*names: str) -> Callable[[ModelConfig], Sequence[Sizes]]:
-    """Sizes of a step by letter; N = B·T."""
-
-    def of(config: ModelConfig) -> Sequence[Sizes]:
-        every = {
-            "B": config.batch, "T": config.ctx, "C": config.d_model, "H": config.n_head,
-            "V": config.vocab, "F": config.d_ff, "N": config.positions,
-            "floats": flat_size(config), "tensors": len(table(config)),
-        }  # fmt: skip
-        return [{name: every[name] for name in names}]
-
-    return of
 
 
 def _bias_sizes(config: ModelConfig) -> Sequence[Sizes]:
@@ -63,88 +32,76 @@ def _attention_flops(products: int) -> Callable[[Sizes], int]:
     return lambda n: products * n["B"] * n["T"] * (n["T"] + 1) * n["C"]
 
 
-def _in(name: str, shape: str, dtype: str = "<f4") -> Array:
-    return Array(name, "in", shape, dtype)
-
-
-def _out(name: str, shape: str, dtype: str = "<f4") -> Array:
-    return Array(name, "out", shape, dtype)
-
-
-def _inout(name: str, shape: str) -> Array:
-    return Array(name, "inout", shape)
-
-
-_TOKENS = _in("tokens", "B T+1", "<i4")
-_KEPT = (_in("row_top", "B H T"), _in("row_inverse", "B H T"))
+_TOKENS = read("tokens", "B T+1", "<i4")
+_KEPT = (read("row_top", "B H T"), read("row_inverse", "B H T"))
 
 # Sizes and operands stand as wasm_src/kernels.c takes them.
 TABLE = (
     Entry(
         "encoder_forward", "encoder", letters("B", "T", "C", "V"),
-        (_out("x", "B T C"), _TOKENS, _in("wte", "V C"), _in("wpe", "T C")),
+        (written("x", "B T C"), _TOKENS, read("wte", "V C"), read("wpe", "T C")),
         oracle.draw_encoder_forward, oracle.encoder_forward, bounds.encoder_forward,
     ),
     Entry(
         "encoder_backward", "encoder", letters("B", "T", "C", "V"),
-        (_inout("dwte", "V C"), _out("dwpe", "T C"), _in("dx", "B T C"), _TOKENS),
+        (updated("dwte", "V C"), written("dwpe", "T C"), read("dx", "B T C"), _TOKENS),
         oracle.draw_encoder_backward, oracle.encoder_backward, bounds.encoder_backward,
     ),
     Entry(
         "layernorm_forward", "layernorm", letters("N", "C"),
-        (_out("y", "N C"), _out("mean", "N"), _out("rstd", "N"), _in("x", "N C"), _in("g", "C"),
-         _in("b", "C")),
+        (written("y", "N C"), written("mean", "N"), written("rstd", "N"), read("x", "N C"),
+         read("g", "C"), read("b", "C")),
         oracle.draw_layernorm_forward, oracle.layernorm_forward, bounds.layernorm_forward,
     ),
     Entry(
         "layernorm_backward", "layernorm", letters("N", "C"),
-        (_inout("dx", "N C"), _out("dg", "C"), _out("db", "C"), _in("g", "C"), _in("dy", "N C"),
-         _in("x", "N C"), _in("mean", "N"), _in("rstd", "N")),
+        (updated("dx", "N C"), written("dg", "C"), written("db", "C"), read("g", "C"),
+         read("dy", "N C"), read("x", "N C"), read("mean", "N"), read("rstd", "N")),
         oracle.draw_layernorm_backward, oracle.layernorm_backward, bounds.layernorm_backward,
     ),
     Entry(
         "attention_forward", "attention", letters("B", "T", "C", "H"),
-        (_out("out", "B T C"), _out("row_top", "B H T"), _out("row_inverse", "B H T"),
-         _in("qkv", "B T 3C")),
+        (written("out", "B T C"), written("row_top", "B H T"), written("row_inverse", "B H T"),
+         read("qkv", "B T 3C")),
         oracle.draw_attention_forward, oracle.attention_forward, bounds.attention_forward,
         flops=_attention_flops(2),
     ),
     Entry(
         "attention_backward", "attention", letters("B", "T", "C", "H"),
-        (_out("dqkv", "B T 3C"), _in("dout", "B T C"), *_KEPT, _in("qkv", "B T 3C")),
+        (written("dqkv", "B T 3C"), read("dout", "B T C"), *_KEPT, read("qkv", "B T 3C")),
         oracle.draw_attention_backward, oracle.attention_backward, bounds.attention_backward,
         flops=_attention_flops(5),
     ),
     Entry(
         "gelu_forward", "gelu", letters("N", "F"),
-        (_out("y", "N F"), _out("slope", "N F"), _in("x", "N F")),
+        (written("y", "N F"), written("slope", "N F"), read("x", "N F")),
         oracle.draw_gelu_forward, oracle.gelu_forward, bounds.gelu_forward,
     ),
     Entry(
         "gelu_backward", "gelu", letters("N", "F"),
-        (_inout("dx", "N F"), _in("slope", "N F")),
+        (updated("dx", "N F"), read("slope", "N F")),
         oracle.draw_gelu_backward, oracle.gelu_backward, bounds.gelu_backward,
         most_calls=8,  # dx shrinks with every slope below 1
     ),
     Entry(
         "crossentropy", "crossentropy", letters("B", "T", "V"),
-        (_inout("logits", "B T V"), _out("loss", "1", "<f8"), _TOKENS),
+        (updated("logits", "B T V"), written("loss", "1", "<f8"), _TOKENS),
         oracle.draw_crossentropy, oracle.crossentropy, bounds.crossentropy,
     ),
     Entry(
         "bias_backward", "bias", _bias_sizes,
-        (_out("db", "O"), _in("dy", "N O")),
+        (written("db", "O"), read("dy", "N O")),
         oracle.draw_bias_backward, oracle.bias_backward, bounds.bias_backward,
     ),
     Entry(
         "grad_norm", "grad_norm", letters("floats"),
-        (_out("norm", "1", "<f8"), _in("grad", "floats")),
+        (written("norm", "1", "<f8"), read("grad", "floats")),
         oracle.draw_grad_norm, oracle.grad_norm, bounds.grad_norm,
     ),
     Entry(
         "adamw", "adamw", letters("floats", "tensors"),
-        (_inout("param", "floats"), _inout("m", "floats"), _inout("v", "floats"),
-         _in("grad", "floats"), _in("slots", "tensors 3", "<i4"), _in("recipe", "7", "<f8")),
+        (updated("param", "floats"), updated("m", "floats"), updated("v", "floats"),
+         read("grad", "floats"), read("slots", "tensors 3", "<i4"), read("recipe", "7", "<f8")),
         oracle.draw_adamw, oracle.adamw, bounds.adamw,
     ),
 )  # fmt: skip
@@ -152,19 +109,27 @@ ENTRIES = {entry.name: entry for entry in TABLE}
 GROUPS = tuple(dict.fromkeys(entry.group for entry in TABLE))
 
 
-def cases_of(config: ModelConfig) -> list[Case]:
-    """Every operation of one model's step."""
-    return [Case(entry.name, sizes, config) for entry in TABLE for sizes in entry.sizes(config)]
+def entry_of(case: Case) -> Entry:
+    """The operation as its language has it: C, or WGSL on a device."""
+    return webgpu.ENTRIES[case.name] if case.device else ENTRIES[case.name]
+
+
+def cases_of(config: ModelConfig, device: bool = False) -> list[Case]:
+    """Every operation of one model's step that runs apart."""
+    table = webgpu.TABLE if device else TABLE
+    return [
+        Case(entry.name, sizes, config, device) for entry in table for sizes in entry.sizes(config)
+    ]
 
 
 def size_bytes(case: Case) -> int:
     """All operands together."""
-    return sum(array.size_bytes(case.sizes) for array in ENTRIES[case.name].operands)
+    return sum(array.size_bytes(case.sizes) for array in entry_of(case).operands)
 
 
 def work(case: Case) -> int:
     """FLOPs of one call where arithmetic binds, else bytes that it must move."""
-    entry = ENTRIES[case.name]
+    entry = entry_of(case)
     if entry.flops:
         return entry.flops(case.sizes)
     return sum(
@@ -175,15 +140,15 @@ def work(case: Case) -> int:
 
 def draw(case: Case, seed: int) -> Arrays:
     """An operation's inputs, the same for the same seed whatever else is drawn."""
-    number = TABLE.index(ENTRIES[case.name]) + 1  # 0 is the products' stream
-    return ENTRIES[case.name].draw(case, np.random.Philox(key=seed + (number << 64)))
+    number = list(ENTRIES).index(case.name) + 1  # 0 is the products' stream
+    return entry_of(case).draw(case, np.random.Philox(key=seed + (number << 64)))
 
 
 def pack(case: Case, x: Arrays) -> bytes:
     """The bytes of what the kernel reads, one operand after another."""
     return b"".join(
         np.ascontiguousarray(x[array.name], array.dtype).tobytes()
-        for array in ENTRIES[case.name].operands
+        for array in entry_of(case).operands
         if array.role != "out"
     )
 
@@ -192,7 +157,7 @@ def unpack(case: Case, results: bytes | bytearray) -> Arrays:
     """The results that a page posted, by name."""
     found: Arrays = {}
     at = 0
-    for array in ENTRIES[case.name].operands:
+    for array in entry_of(case).operands:
         if array.role != "in":
             size = array.size_bytes(case.sizes)
             flat = np.frombuffer(results, array.dtype, size // np.dtype(array.dtype).itemsize, at)
@@ -203,7 +168,7 @@ def unpack(case: Case, results: bytes | bytearray) -> Arrays:
 
 def operation_of(case: Case, inputs: str) -> Operation:
     """The case as the page runs it, on the asset `inputs`."""
-    entry = ENTRIES[case.name]
+    entry = entry_of(case)
     return Operation(
         name=case.name,
         sizes=tuple(case.sizes.values()),
@@ -219,7 +184,7 @@ def operation_of(case: Case, inputs: str) -> Operation:
 
 def errors_over_bound(case: Case, x: Arrays, got: Arrays) -> dict[str, float]:
     """For every result the largest |r − r64| over its bound; more than 1 is wrong."""
-    entry = ENTRIES[case.name]
+    entry = entry_of(case)
     bound = entry.bound(case, x)
     return {
         name: largest_ratio(np.abs(got[name].astype(np.float64) - exact), bound[name])
@@ -240,7 +205,9 @@ def judge(
     if errors[worst] > 1:
         reason = f"{worst}: {errors[worst]:.3g} times the bound"
     elif not same_bits:
-        reason = "other bits on another number of threads"
+        reason = (
+            f"other bits {'when it ran again' if case.device else 'on another number of threads'}"
+        )
     return OperationRow(
         name=case.name,
         sizes=case.sizes,
@@ -249,7 +216,7 @@ def judge(
         error_over_bound=errors[worst],
         errors=errors,
         same_bits=same_bits,
-        unit="GFLOP/s" if ENTRIES[case.name].flops else "GB/s",
+        unit="GFLOP/s" if entry_of(case).flops else "GB/s",
         work=work(case),
         forks=detail["forks"],
         chunks=detail["chunks"],

@@ -8,17 +8,34 @@ import numpy as np
 from driver.arms import AUTO, TILE_OF, TILES, ArmSpec
 from driver.errors import UsageError
 from driver.jobs import kernel_op
-from driver.kernels.running import F64, gamma, largest_ratio
 from driver.kernels.shapes import Shape
 from driver.records import ArmJob, Kernel, KernelRow, KernelSamples, Op
 from driver.tensors import F32
-from driver.workbench import quartiles, rates, samples_of, shares
+from driver.workbench import (
+    error_over_bound,
+    gpu_kernels,
+    quartiles,
+    rates,
+    samples_of,
+    shares,
+)
 
 
-def variants(shapes: Sequence[Shape], spec: ArmSpec, arm: ArmJob) -> list[Kernel]:
-    """The kernel that the arm's options choose, with every tile where that was left open."""
+def variants(
+    shapes: Sequence[Shape], spec: ArmSpec, arm: ArmJob, available: Sequence[str] = ()
+) -> list[Kernel]:
+    """The kernels that the arm's options choose; every one and every tile that was left open.
+
+    `available` are a GPU's variants.
+    """
+    if spec.name == "webgpu":
+        return [
+            kernel
+            for product, M, N, K in shapes
+            for kernel in gpu_kernels(spec, arm, available, product, product, (M, N, K))
+        ]
     if not spec.is_wasm:
-        raise UsageError(f"arm {spec.name} has no kernels to run apart; use wasm or wasm64")
+        raise UsageError(f"arm {spec.name} has no kernels to run apart; use wasm, wasm64 or webgpu")
     found = []
     for product, M, N, K in shapes:
         kernel, option = arm.options[product], TILE_OF[product]
@@ -33,27 +50,38 @@ def variants(shapes: Sequence[Shape], spec: ArmSpec, arm: ArmJob) -> list[Kernel
     return found
 
 
-def checks(kernels: Sequence[Kernel]) -> list[Op]:
-    """Outputs are posted once per product and shape; the other tiles must have the same bits."""
+def checks(kernels: Sequence[Kernel], same_sums: bool = True) -> list[Op]:
+    """Outputs are posted once per product and shape; the other tiles must have the same bits.
+
+    Where kernels sum in different orders, as on a GPU, each is posted.
+    """
     return [
         kernel_op(kernel, label=f"c{index}" if first else None)
-        for index, (kernel, first) in enumerate(zip(kernels, _firsts(kernels), strict=True))
+        for index, (kernel, first) in enumerate(
+            zip(kernels, _firsts(kernels, same_sums), strict=True)
+        )
     ]
 
 
-def _firsts(kernels: Sequence[Kernel]) -> list[bool]:
+def _firsts(kernels: Sequence[Kernel], same_sums: bool) -> list[bool]:
     shapes = [(k.product, k.M, k.N, k.K) for k in kernels]
-    return [shape not in shapes[:index] for index, shape in enumerate(shapes)]
+    return [not same_sums or shape not in shapes[:index] for index, shape in enumerate(shapes)]
 
 
 def judge(
-    kernels: Sequence[Kernel], digests: Sequence[str], blobs: dict[str, bytearray], inputs: F32
+    kernels: Sequence[Kernel],
+    digests: Sequence[str],
+    blobs: dict[str, bytearray],
+    inputs: F32,
+    same_sums: bool = True,
 ) -> list[KernelRow]:
     """Parity of every kernel, before any is timed."""
     rows: list[KernelRow] = []
     first = ""
     right = True
-    for index, (kernel, is_first) in enumerate(zip(kernels, _firsts(kernels), strict=True)):
+    for index, (kernel, is_first) in enumerate(
+        zip(kernels, _firsts(kernels, same_sums), strict=True)
+    ):
         error: float | None = None
         same: bool | None = None
         if is_first:
@@ -85,21 +113,6 @@ def placed(row: KernelRow, detail: dict[str, Any], elsewhere: dict[str, Any]) ->
         reason = "other bits on another number of threads"
         return row.model_copy(update={"status": "FAIL", "reason": reason})
     return row
-
-
-def error_over_bound(kernel: Kernel, inputs: F32, got: F32) -> float:
-    """Largest |C − C64| over γ·|A||B|, the bound of any order of K multiply-adds.
-
-    Source: Higham 2002, Accuracy and Stability of Numerical Algorithms, section 3.5. NaN and a
-    difference where the bound is 0 give infinity.
-    """
-    M, N, K = kernel.M, kernel.N, kernel.K
-    left = inputs[: M * K].astype(np.float64)
-    right = inputs[M * K : M * K + K * N].astype(np.float64)
-    A = left.reshape(K, M).T if kernel.product == "mm_db" else left.reshape(M, K)
-    B = right.reshape(N, K).T if kernel.product == "mm_da" else right.reshape(K, N)
-    bound: F64 = gamma(K) * (np.abs(A) @ np.abs(B))
-    return largest_ratio(np.abs(got.astype(np.float64) - A @ B), bound)
 
 
 def timed(row: KernelRow, digest: str, detail: dict[str, object] | None) -> KernelRow:

@@ -10,27 +10,49 @@ roundings. So formulas written with these operators are their own error bounds.
 Source: Higham 2002, Accuracy and Stability of Numerical Algorithms, sections 2.2, 3.1, 3.3, 3.5.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from driver.parity import UNIT, gamma
+
 F64 = NDArray[np.float64]
-UNIT = 2.0**-24  # float32's unit roundoff
 UNDERFLOW = 2.0**-149  # half of this is lost where a result is subnormal
 
 
-# Relative error of the kernels' e^x, and what it may be instead of less: exp4 of wasm_src/vec.h
-# errs by 1.4 units on a sweep of every fourth float of [-87, 0], and stays at e^-87 below that.
-# Quotients and roots are IEEE 754's, rounded once. An arm with other ones needs other figures.
-EXP = 2 * UNIT
+@dataclass(frozen=True)
+class Accuracy:
+    """What e^x, quotients and roots of an arm may err: relative, in units of 2^-24."""
+
+    exp: Callable[[F64], F64]
+    quotient: float
+    root: float
+
+
+# exp4 of wasm_src/vec.h errs by 1.4 units on a sweep of every fourth float of [-87, 0], and stays
+# at e^-87 below that, which may be instead of less. Quotients and roots are rounded once.
+WASM = Accuracy(exp=lambda x: np.full_like(x, 2.0), quotient=1.0, root=1.0)
 EXP_FLOOR = 2e-38
+# The WGSL specification's section on floating-point accuracy, with 1 ulp as 2 units: e^x 3 + 2·|x|
+# ulp, quotients 2.5 ulp, roots what 1/inverseSqrt(x) makes of 2 ulp and a quotient. Subnormal
+# results may be flushed to 0.
+WGSL = Accuracy(exp=lambda x: 2 * (3 + 2 * np.abs(x)), quotient=5.0, root=9.0)
+_accuracy: ContextVar[Accuracy] = ContextVar("accuracy", default=WASM)
 
 
-def gamma(n: int, unit: float = UNIT) -> float:
-    """Relative bound of n roundings in a chain."""
-    return n * unit / (1 - n * unit)
+@contextmanager
+def accuracy(of: Accuracy) -> Iterator[None]:
+    """Bounds computed inside are those of an arm so accurate."""
+    token = _accuracy.set(of)
+    try:
+        yield
+    finally:
+        _accuracy.reset(token)
 
 
 @dataclass(frozen=True)
@@ -43,10 +65,10 @@ class Running:
     # NumPy arrays on the left leave the operator to this class.
     __array_ufunc__ = None
 
-    def _made(self, value: F64, carried: F64, unit: float = UNIT) -> "Running":
-        """A result with the error carried to it and one rounding more."""
+    def _made(self, value: F64, carried: F64, units: float | F64 = 1.0) -> "Running":
+        """A result with the error carried to it and its own, one rounding unless more is given."""
         value, carried = np.broadcast_arrays(value, carried)
-        return Running(value, carried + unit * (np.abs(value) + carried) + UNDERFLOW)
+        return Running(value, carried + units * UNIT * (np.abs(value) + carried) + UNDERFLOW)
 
     def __add__(self, other: "Running") -> "Running":
         return self._made(self.value + other.value, self.error + other.error)
@@ -64,7 +86,7 @@ class Running:
             value = self.value / other.value
             carried = (self.error + np.abs(value) * other.error) / room
         carried = np.where(room > 0, carried, np.inf)
-        return self._made(value, carried)
+        return self._made(value, carried, _accuracy.get().quotient)
 
     def sum(self, axis: int) -> "Running":
         """In any order; the axis stays, with length 1."""
@@ -87,7 +109,7 @@ class Running:
         """e^value."""
         value = np.exp(self.value)
         carried = value * np.expm1(self.error) + EXP_FLOOR
-        return self._made(value, carried, EXP)
+        return self._made(value, carried, _accuracy.get().exp(self.value))
 
     def sqrt(self) -> "Running":
         """The root; where the operand may be 0 its error is at most the root of the error."""
@@ -95,7 +117,7 @@ class Running:
         with np.errstate(divide="ignore", invalid="ignore"):
             carried = self.error / (value + np.sqrt(np.maximum(self.value - self.error, 0)))
         carried = np.where(self.error == 0, 0.0, np.fmin(carried, np.sqrt(self.error)))
-        return self._made(value, carried)
+        return self._made(value, carried, _accuracy.get().root)
 
     def transposed(self) -> "Running":
         """The last two axes exchanged."""
@@ -116,13 +138,6 @@ def rounded(x: Any, times: int = 1) -> Running:
     """A value that float32 holds rounded, after so many roundings."""
     value = np.asarray(x, np.float64)
     return Running(value, gamma(times) * np.abs(value))
-
-
-def largest_ratio(error: F64, bound: F64) -> float:
-    """The largest error over its bound; NaN, and an error where the bound is 0, give infinity."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = np.where(error == 0, 0.0, error / bound)
-    return float(np.nan_to_num(ratio, nan=np.inf, posinf=np.inf).max())
 
 
 def _product_error(a: Running, b: Running) -> F64:

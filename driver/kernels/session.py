@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from driver import machine
-from driver.arms import AUTO, ArmSpec, canonical, resolve
+from driver.arms import AUTO, ArmSpec, canonical, gpu_variants, resolve
 from driver.browser import BrowserChoice, BrowserSession
-from driver.jobs import kernel_op, operation_op
+from driver.jobs import ADDRESS, kernel_op, operation_op
 from driver.kernels import operations, products
 from driver.kernels.case import Case
 from driver.kernels.shapes import Work
@@ -40,7 +40,8 @@ async def run(request: Request, choice: BrowserChoice, say: Callable[[str], None
         measured = [request.spec] if request.op == "fork" else []
         features = (await probe(session, server, measured)).features
         arm, other = _arms(request, features)
-        kernels = products.variants(request.work.products, request.spec, arm)
+        available = gpu_variants(features)
+        kernels = products.variants(request.work.products, request.spec, arm, available)
         amount = len(kernels) + len(request.work.cases)
         bench = Workbench(session, server, deadline_s=START_S + KERNEL_S * amount)
         asked = _Asked(bench, arm, other, request, say)
@@ -65,9 +66,11 @@ async def run(request: Request, choice: BrowserChoice, say: Callable[[str], None
 
 def _arms(request: Request, features: dict[str, Any]) -> tuple[ArmJob, ArmJob]:
     """The arm, on one thread unless more are asked for; and on another number of threads, which
-    must give the same bits: all of the machine's, or one.
+    must give the same bits: all of the machine's, or one. A device has no threads: it runs twice.
     """
     arm = resolve(request.spec, features)
+    if not request.spec.is_wasm:
+        return arm, arm
     if request.op != "fork" and request.spec.options.get("threads") == AUTO:
         arm = _on(arm, 1)
     if arm.options.get("shared") == "off":
@@ -101,12 +104,14 @@ class _Asked:
         """Every product's kernel and tile."""
         inputs = draw_inputs(kernels, self._seed)
         self._say(f"checking {len(kernels)} kernels of products against float64")
-        outcome = await self._bench.ask("check", self._arm, products.checks(kernels), inputs)
+        same_sums = self._arm.name in ADDRESS
+        program = products.checks(kernels, same_sums)
+        outcome = await self._bench.ask("check", self._arm, program, inputs)
         details = self._details(outcome)
         unposted = [kernel_op(kernel) for kernel in kernels]
         elsewhere = self._details(await self._bench.ask("threads", self._other, unposted, inputs))
         digests = [str(detail["output_sha256"]) for detail in details]
-        judged = products.judge(kernels, digests, outcome.blobs, inputs)
+        judged = products.judge(kernels, digests, outcome.blobs, inputs, same_sums)
         rows = list(map(products.placed, judged, details, elsewhere))
         right = [row.kernel for row in rows if row.status == "ok"]
         if not right:
@@ -158,7 +163,7 @@ class _Asked:
     def _details(self, outcome: JobOutcome) -> list[dict[str, Any]]:
         """What each instruction after `open` gave."""
         said = outcome.result.ran if outcome.result else {}
-        if said.get("threads") == self._arm.options["threads"]:
+        if said.get("threads") == self._arm.options.get("threads"):
             self.ran = said
         return [op.detail for op in outcome.ops[1:]]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from driver import presets
-from driver.arms import TILE_OF
+from driver.arms import TILE_OF, ArmSpec
 from driver.errors import UsageError
 from driver.kernels.case import Case
 from driver.kernels.operations import ENTRIES, GROUPS, cases_of, size_bytes
@@ -46,8 +46,18 @@ def check_op(op: str) -> None:
         )
 
 
-def parse_shapes(text: str, op: str) -> Work:
-    """The kernels of `op` at the shapes of `--shapes`. Raises UsageError.
+def check_arm(spec: ArmSpec, op: str) -> None:
+    """Raises UsageError for an arm that does not run this apart from its step."""
+    if not spec.is_wasm and spec.name != "webgpu":
+        raise UsageError(
+            f"--arm {spec.name}: only wasm, wasm64 and webgpu have kernels to run apart"
+        )
+    if op == "fork" and not spec.is_wasm:
+        raise UsageError("--op fork: only wasm and wasm64 have threads to fork")
+
+
+def parse_shapes(text: str, op: str, device: bool = False) -> Work:
+    """The kernels of `op` at the shapes of `--shapes`; a device has WGSL's. Raises UsageError.
 
     Parts are joined by commas. A preset or a step's sizes stand for every product and operation of
     that step; MxNxK stands for the three products.
@@ -62,11 +72,16 @@ def parse_shapes(text: str, op: str) -> Work:
             continue
         config = _model(part)
         shapes.update(dict.fromkeys((p.layout, p.M, p.N, p.K) for p in products(config)))
-        cases.update({(case.name, case.label): case for case in cases_of(config)})
+        cases.update({(case.name, case.label): case for case in cases_of(config, device)})
     found = Work(
         tuple(shape for shape in shapes if op in ("all", "matmul", shape[0])),
         tuple(c for c in cases.values() if op in ("all", c.name, ENTRIES[c.name].group)),
     )
+    if device and cases and not (found.products or found.cases):
+        apart = dict.fromkeys(case.name for case in cases.values())
+        raise UsageError(
+            f"--op {op}: on webgpu it is part of another kernel; apart run {', '.join(apart)}"
+        )
     if not (found.products or found.cases):
         raise UsageError(
             f"--shapes {text}: MxNxK is a product's; --op {op} needs preset:NAME or {STEP}"

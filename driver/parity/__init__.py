@@ -17,17 +17,22 @@ from driver.parity.measures import (
     within_band,
     without_key_bias,
 )
+from driver.parity.rounding import UNIT, gamma, largest_ratio, product_error
 
 __all__ = [
     "ADAPTER_IDENTITY",
     "LEAST_BLOCKS",
     "SIDES",
+    "UNIT",
     "curve_error",
     "differences",
+    "gamma",
     "gate_plans",
     "judge",
     "key_bias_ratio",
+    "largest_ratio",
     "paired_drift",
+    "product_error",
     "slots_repeat",
     "tensor_error",
     "within_band",

@@ -115,8 +115,11 @@ class Kernel(Record):
     """
 
     product: Product
-    kernel: Literal["naive", "blocked"]
+    kernel: Literal["naive", "tiled", "blocked", "subgroup"]
     tile: str = Field(description="of the blocked kernel, rows x columns: 4x8")
+    workgroup: str | None = Field(
+        default=None, description="invocations of a workgroup, x by y, where the kernel lets choose"
+    )
     M: int = Field(ge=1, le=1 << 20)
     N: int = Field(ge=1, le=1 << 20)
     K: int = Field(ge=1, le=1 << 20)

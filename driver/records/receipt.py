@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from driver.records.calibration import Calibration
-from driver.records.page import ModelConfig, Number, PageFailure, Record
+from driver.records.page import Kernel, ModelConfig, Number, PageFailure, Product, Record
 from driver.records.profile import Profile
 
 Side = Literal["A", "B"]
@@ -56,6 +56,22 @@ class ThreadChoice(Record):
     reason: str
 
 
+class VariantTrial(Record):
+    """A candidate for a product of the webgpu arm, tried on this adapter before the plan."""
+
+    option: Product = Field(description="whose products these are")
+    kernel: Kernel = Field(description="variant, tile, workgroup, and the product it was tried at")
+    status: Literal["ok", "wrong", "refused"]
+    reason: str | None = Field(default=None, description="why it was dropped")
+    error_over_bound: Number | None = Field(
+        default=None, description="largest error against float64 over its bound; above 1 is wrong"
+    )
+    gflops: Number | None = Field(
+        default=None, description="best sample, in 1e9/s; null where nothing was left to choose"
+    )
+    chosen: bool = False
+
+
 class Pinned(Record):
     """Choices taken over from another receipt's plan instead of being made here."""
 
@@ -85,6 +101,9 @@ class ArmPlan(Record):
     pinned: Pinned | None = None
     calibration: Calibration | None = Field(
         default=None, description="earlier A/A runs of this arm here, where there were any"
+    )
+    variants: tuple[VariantTrial, ...] = Field(
+        default=(), description="of the webgpu arm's products: all that were tried"
     )
 
     @property

@@ -8,6 +8,7 @@ from rich.text import Text
 from driver.arms import TILE_OF
 from driver.kernels.case import sizes_label
 from driver.records import (
+    Kernel,
     KernelReport,
 )
 from driver.report.terminal import add_row, new_console, number_text, text_of, write_line
@@ -26,7 +27,8 @@ def kernels(found: KernelReport, width: int = 100, colour: bool = False) -> str:
     console = new_console(width, colour)
     write_line(console, found.arm.replace(":", "  ", 1).replace("+", " "), "bold")
     load = number_text(found.load_before.get("load_1min"))
-    write_line(console, f"{found.ran.get('threads')} thread(s), load {load or 'not known'}")
+    where = f"{found.ran['threads']} thread(s)" if "threads" in found.ran else "one queue"
+    write_line(console, f"{where}, load {load or 'not known'}")
     console.print()
     if found.fork:
         fork, (low, high) = found.fork, found.fork.fork_us_quartiles
@@ -61,6 +63,8 @@ def kernels(found: KernelReport, width: int = 100, colour: bool = False) -> str:
     console.print()
     for reason in _kernel_failures(found):
         write_line(console, f"FAIL: {reason}", "bold red")
+    if best := _best_line(found):
+        write_line(console, best)
     write_line(console, _LEGEND)
     return text_of(console)
 
@@ -75,7 +79,7 @@ def _product_cells(found: KernelReport) -> Iterable[_Cells]:
         k = row.kernel
         first = row.share and row.share == best[k.product, k.M, k.N, k.K]
         cells = (
-            f"  {k.M}×{k.N}×{k.K}", k.tile if k.kernel == "blocked" else k.kernel,
+            f"  {k.M}×{k.N}×{k.K}", _words(k),
             _geometry(row.forks, row.chunks),
             "same bits" if row.same_bits else number_text(row.error_over_bound), _speed(row.gflops),
             f"{row.share:.0%}" if row.share else "", _failed(row.reason) or "best" * bool(first),
@@ -92,6 +96,28 @@ def _operation_cells(found: KernelReport) -> Iterable[_Cells]:
             f"{row.share:.0%}" if row.share else "", _failed(row.reason),
         )  # fmt: skip
         yield row.name, row.unit, cells, row.rate_quartiles
+
+
+def _words(kernel: Kernel) -> str:
+    """The tile of the blocked kernel, in its workgroup on a GPU, or another kernel's name."""
+    if kernel.kernel != "blocked":
+        return kernel.kernel
+    return f"{kernel.tile} in {kernel.workgroup}" if kernel.workgroup else kernel.tile
+
+
+def _best_line(found: KernelReport) -> str | None:
+    """The fastest product of the run beside the fastest plain one of the same run."""
+    timed = [row for row in found.rows if row.gflops]
+    plain = [row for row in timed if row.kernel.kernel == "naive"]
+    if not plain or len(plain) == len(timed):
+        return None
+    best, base = (max(rows, key=lambda row: row.gflops or 0) for rows in (timed, plain))
+    k = best.kernel
+    times = (best.gflops or 0) / (base.gflops or 1)
+    return (
+        f"fastest: {k.product} {k.M}×{k.N}×{k.K} {_words(k)}, {_speed(best.gflops)} GFLOP/s, "
+        f"{times:.1f} times the fastest naive one"
+    )
 
 
 def _geometry(forks: int | None, chunks: int | None) -> str:
@@ -115,8 +141,7 @@ def _kernel_failures(found: KernelReport) -> Iterable[str]:
     for row in found.rows:
         if row.reason:
             k = row.kernel
-            tile = k.tile if k.kernel == "blocked" else k.kernel
-            yield f"{k.product} {k.M}×{k.N}×{k.K} {tile}: {row.reason}"
+            yield f"{k.product} {k.M}×{k.N}×{k.K} {_words(k)}: {row.reason}"
     for other in found.operations:
         if other.reason:
             yield f"{other.name} {sizes_label(other.sizes)}: {other.reason}"

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from driver.records import (
+    ArmPlan,
     ArmSummary,
     Estimate,
     Gate,
@@ -66,7 +67,7 @@ def _page(console: Console, receipt: Receipt) -> None:
             p = arm.pinned
             source = f"receipt {p.receipt_digest[:12]} ({p.side})"
             write_line(console, f"   pinned from {source}: {', '.join(p.options)}")
-        for line in _what_ran(receipt, arm.side):
+        for line in (*_what_ran(receipt, arm.side), *_variants(receipt, arm)):
             write_line(console, f"   {line}")
     if receipt.environment.threads:
         write_line(console, f"threads: {receipt.environment.threads.reason}")
@@ -177,6 +178,25 @@ def _what_ran(receipt: Receipt, side: Side) -> Iterator[str]:
     growths = f", {memory['growths']} growths" if "growths" in memory else ""
     if sizes:
         yield f"memory {', '.join(sizes)}{growths}"
+
+
+def _variants(receipt: Receipt, arm: ArmPlan) -> Iterator[str]:
+    """Of the webgpu arm: the fastest product tried, beside the step; and what was dropped."""
+    timed = [trial for trial in arm.variants if trial.gflops]
+    step_ms = next(a.median_step_ms for a in receipt.comparison.arms if a.side == arm.side)
+    if timed and step_ms:
+        best = max(timed, key=lambda trial: trial.gflops or 0.0)
+        rate = best.gflops or 0.0
+        reached = executed_flops(receipt.plan.config) / step_ms / 1e6
+        k = best.kernel
+        yield (
+            f"fastest product tried: {k.kernel} {k.product} {k.M}×{k.N}×{k.K}, "
+            f"{number_text(rate)} GFLOP/s; the step reaches {reached / rate:.0%} of it"
+        )
+    for trial in arm.variants:
+        if trial.status != "ok":
+            k = trial.kernel
+            yield f"dropped: {k.kernel} {k.product} {k.tile} in {k.workgroup}: {trial.reason}"
 
 
 def _mebibytes(value: object) -> str:

@@ -1,0 +1,286 @@
+// The WebGPU arm's kernels run apart from its step: single products and operations, the roofline.
+//
+// What is in place has buffers of its own, by the names that the WGSL binds; placing something else frees
+// them. An operation of a step may take several dispatches.
+
+import { fold, attention_shape, matmul_of, pad, rows_shape, tune, LAYOUT_OF } from "./arm_webgpu_step.js";
+import { needs_of } from "./arm_webgpu_limits.js";
+import { ArmError } from "./errors.js";
+
+const TRIAD_BYTES = 192 << 20; // all three arrays
+const MADD_STEPS = 1024;
+const MADD_INVOCATIONS = { software: 1 << 12, hardware: 1 << 20 };
+const CALLS_PER_SUBMIT = 1024;
+const NONE = 64; // floats of what stands for an operand that a kernel's flags leave out
+
+export const is_apart = ({ op }) => ["kernel", "operation", "roofline"].includes(op);
+
+// ------------------------------------------------------------------------------ what runs
+
+// A product as operands and dispatches. `kernel` as in driver/records/page.py.
+function product_of({ product, kernel, tile, workgroup, M, N, K }, { subgroup_max_size }) {
+  const layout = LAYOUT_OF[product];
+  const [left, right, out] = { mm_fwd: ["a", "b", "out"], mm_da: ["dc", "b", "da"], mm_db: ["a", "dc", "db"] }[product];
+  const made = matmul_of(layout, { variant: kernel, tile, workgroup, subgroup_max_size }, M, K, N);
+  const operand = (name, role, floats) => ({ name, role, size_bytes: floats * 4 });
+  return {
+    label: `${product} ${M}x${N}x${K}`,
+    operands: [operand(left, "in", M * K), operand(right, "in", K * N), operand(out, "out", M * N)],
+    dispatches: [{ label: product, ...made, flops: 2 * M * N * K }],
+  };
+}
+
+// Dispatches of a step's other operations by name, from their sizes in the order of their entries
+// (driver/kernels/webgpu.py), whose operands have the names that the WGSL binds.
+const OPERATIONS = {
+  encoder_forward: ([B, T, C]) => [["encoder_forward", { N: B * T, T, C }, fold((B * T * C) / 256)]],
+  encoder_backward: ([B, T, C, V]) => [["encoder_backward", { B, T, C, V }, fold(((V + T) * C) / 256)]],
+  layernorm_forward: ([N, C], tuning) => [rowwise("layernorm_forward", tuning, N, { C })],
+  layernorm_backward: ([N, C], tuning) => [
+    ["layernorm_backward_params", { ROWS: N, C }, [Math.ceil(C / 16)]],
+    rowwise("layernorm_backward", tuning, N, { C, ADD: 1 }),
+  ],
+  attention_forward: (sizes, tuning) => [headwise("attention_forward", tuning, sizes)],
+  attention_backward: (sizes, tuning) => [
+    headwise("attention_backward_dq", tuning, sizes),
+    headwise("attention_backward_dkv", tuning, sizes),
+  ],
+  gelu_forward: ([N, F]) => [elementwise("gelu_forward", N * F)],
+  gelu_backward: ([N, F]) => [elementwise("gelu_backward", N * F)],
+  crossentropy: ([B, T, V], tuning) => [rowwise("crossentropy_forward", tuning, B * T, { V })],
+  adamw: ([floats]) => [["adamw", { VECTORS: floats / 4 }, fold(floats / 4 / 64)]],
+};
+
+function rowwise(kernel, tuning, N, sizes) {
+  const { constants, groups } = rows_shape(tuning, N);
+  return [kernel, { ...constants, ...sizes }, groups];
+}
+
+function headwise(kernel, tuning, [B, T, C, H]) {
+  const { constants, groups } = attention_shape(tuning, { B, T, H, D: C / H });
+  return [kernel, constants, groups];
+}
+
+function elementwise(kernel, SIZE) {
+  const groups = Math.min(4096, Math.ceil(SIZE / 256));
+  return [kernel, { SIZE, STRIDE: groups * 64 }, [groups]];
+}
+
+function operation_of({ name, sizes, operands }, { is_fallback }) {
+  const dispatches = OPERATIONS[name];
+  if (!dispatches) {
+    throw new ArmError("unsupported", `operation ${name}: apart, this arm has ${Object.keys(OPERATIONS).join(", ")}`);
+  }
+  const D = name.startsWith("attention") ? sizes[2] / sizes[3] : 1;
+  const tuning = tune({}, { D }, 64, is_fallback === true);
+  return {
+    label: name,
+    operands,
+    dispatches: dispatches(sizes, tuning).map(([kernel, constants, groups]) => ({ label: name, kernel, constants, groups, flops: 0 })),
+  };
+}
+
+const asked_of = ({ kernel, operation }, adapter) => (kernel ? product_of(kernel, adapter) : operation_of(operation, adapter));
+
+const plan_of = ({ label, operands }) =>
+  Object.fromEntries(
+    operands.map(({ name, size_bytes }) => [`${name} of ${label}`, { floats: pad(size_bytes / 4), binding: pad(size_bytes / 4) }]),
+  );
+
+// What a program's kernels and operations need of the adapter.
+export function needs_apart(program, sources, adapter) {
+  const asked = program.filter(({ kernel, operation }) => kernel || operation).map((op) => asked_of(op, adapter));
+  const plan = Object.assign({}, ...asked.map(plan_of));
+  return needs_of(plan, asked.flatMap(({ dispatches }) => dispatches), sources);
+}
+
+// ------------------------------------------------------------------------------ running it
+
+export function workbench(gpu, sources, flops_per_submit) {
+  const { device, adapter } = gpu;
+  const { STORAGE, UNIFORM, COPY_SRC, COPY_DST, MAP_READ } = GPUBufferUsage;
+  const modules = new Map();
+  const pipelines = new Map();
+  let held = null; // what is in place
+  let triad = null; // {bytes, commands, buffers}
+  const madd = [null, null]; // the same, by number of chains
+  const ended = device.createBuffer({ label: "ended", size: 16, usage: MAP_READ | COPY_DST });
+  const empty = device.createBuffer({ label: "empty", size: 16, usage: STORAGE | COPY_SRC });
+
+  const buffer_of = (label, floats) =>
+    device.createBuffer({ label, size: pad(floats) * 4, usage: STORAGE | UNIFORM | COPY_SRC | COPY_DST });
+
+  async function pipeline_of({ kernel, constants }) {
+    const file = `${kernel}.wgsl`;
+    const key = `${kernel} ${JSON.stringify(constants)}`;
+    if (!pipelines.has(key)) {
+      if (!modules.has(file)) modules.set(file, await gpu.module(file, sources.get(file).text));
+      pipelines.set(key, await gpu.pipeline(file, modules.get(file), constants));
+    }
+    return pipelines.get(key);
+  }
+
+  // Dispatches → what a pass needs; bindings that `buffers` lacks are left out by the kernel's flags.
+  async function commands_of(dispatches, buffers) {
+    const commands = [];
+    for (const dispatch of dispatches) {
+      const pipeline = await pipeline_of(dispatch);
+      const entries = Object.entries(sources.get(`${dispatch.kernel}.wgsl`).bindings).map(([name, binding]) => {
+        buffers[name] ??= buffer_of(name, NONE);
+        return { binding, resource: { buffer: buffers[name] } };
+      });
+      const group = device.createBindGroup({ label: dispatch.label, layout: pipeline.getBindGroupLayout(0), entries });
+      commands.push({ pipeline, group, groups: dispatch.groups, flops: dispatch.flops });
+    }
+    return commands;
+  }
+
+  const free = (placed) => placed && Object.values(placed.buffers).forEach((buffer) => buffer.destroy());
+
+  // Puts operands in place: those that are read get their bytes, the others are NaN until written.
+  function put({ label, operands, dispatches }, bytes_by_name) {
+    free(held);
+    held = null;
+    return gpu.scoped(label, async () => {
+      const buffers = {};
+      for (const { name, role, size_bytes } of operands) {
+        buffers[name] = buffer_of(name, size_bytes / 4);
+        const bytes = role === "out" ? new Uint8Array(size_bytes).fill(255) : bytes_by_name[name];
+        device.queue.writeBuffer(buffers[name], 0, bytes);
+      }
+      held = { operands, buffers, given: bytes_by_name, dispatches, commands: await commands_of(dispatches, buffers) };
+    });
+  }
+
+  // Milliseconds of `times` calls of the commands, until their results could be mapped.
+  async function timed(commands, times) {
+    const flops = commands.reduce((sum, command) => sum + command.flops, 0);
+    const at_once = Math.max(1, Math.min(CALLS_PER_SUBMIT, Math.floor(flops_per_submit / Math.max(flops, 1))));
+    const began = performance.now();
+    for (let left = times; left > 0; left -= at_once) {
+      const encoder = device.createCommandEncoder();
+      const pass = encoder.beginComputePass();
+      for (let i = Math.min(left, at_once); i > 0; i--) {
+        for (const { pipeline, group, groups } of commands) {
+          pass.setPipeline(pipeline);
+          pass.setBindGroup(0, group);
+          pass.dispatchWorkgroups(...groups);
+        }
+      }
+      pass.end();
+      device.queue.submit([encoder.finish()]);
+    }
+    const encoder = device.createCommandEncoder();
+    encoder.copyBufferToBuffer(empty, 0, ended, 0, 16);
+    device.queue.submit([encoder.finish()]);
+    await gpu.guard(ended.mapAsync(GPUMapMode.READ));
+    ended.unmap();
+    return performance.now() - began;
+  }
+
+  // The first `bytes` of a buffer.
+  async function bytes_of(buffer, bytes) {
+    const copy = device.createBuffer({ label: "results", size: bytes, usage: MAP_READ | COPY_DST });
+    const encoder = device.createCommandEncoder();
+    encoder.copyBufferToBuffer(buffer, 0, copy, 0, bytes);
+    device.queue.submit([encoder.finish()]);
+    await gpu.guard(copy.mapAsync(GPUMapMode.READ));
+    const found = new Uint8Array(copy.getMappedRange().slice(0));
+    copy.destroy();
+    return found;
+  }
+
+  const bench = {
+    is_device: true,
+    flavour: "fma of vec4f in WGSL",
+    threads: 1, // a device has one queue
+    chains: (many) => (many ? 32 : 8),
+
+    // One product's operands: A and B.
+    load(kernel, a, b) {
+      const asked = product_of(kernel, adapter);
+      const [left, right] = asked.operands;
+      return put(asked, { [left.name]: a, [right.name]: b });
+    },
+
+    // One operation's operands: `inputs` holds the bytes of those that are read, one after another.
+    place(operation, inputs) {
+      let from = 0;
+      const given = {};
+      for (const { name, role, size_bytes } of operation.operands.filter((operand) => operand.role !== "out")) {
+        given[name] = inputs.subarray(from, (from += size_bytes));
+      }
+      if (from !== inputs.length) {
+        throw new ArmError("protocol", `${operation.name}: ${inputs.length} bytes of inputs, expected ${from}`);
+      }
+      return put(operation_of(operation, adapter), given);
+    },
+
+    // What a run writes over is as it was at first.
+    restore() {
+      for (const { name, role } of held.operands) {
+        if (role === "inout") device.queue.writeBuffer(held.buffers[name], 0, held.given[name]);
+      }
+    },
+
+    run: (times) => gpu.scoped("running apart", () => timed(held?.commands ?? [], times)),
+    product: (_, times) => bench.run(times),
+    operate: (times) => bench.run(times),
+
+    // Dispatches and workgroups of one call.
+    async dispatched(run) {
+      await run();
+      const workgroups = ({ groups }) => groups.reduce((all, n) => all * n, 1);
+      return { forks: held.dispatches.length, chunks: held.dispatches.reduce((sum, one) => sum + workgroups(one), 0) };
+    },
+
+    // The bytes of all that it writes, one operand after another.
+    async results() {
+      const parts = [];
+      for (const { name, role, size_bytes } of held.operands) {
+        if (role !== "in") parts.push(await bytes_of(held.buffers[name], size_bytes));
+      }
+      return new Uint8Array(await new Blob(parts).arrayBuffer());
+    },
+
+    output: async () => new Float32Array((await bench.results()).buffer),
+
+    operand_bytes: () => held.operands.reduce((sum, { size_bytes }) => sum + size_bytes, 0),
+    triad_bytes: () => TRIAD_BYTES,
+
+    // Three arrays for a triad, `bytes` altogether; → what one pass moves, counted as STREAM does.
+    async prepare_triad(bytes) {
+      const floats = pad(Math.ceil(bytes / 12));
+      if (triad?.floats !== floats) {
+        free(triad);
+        const buffers = {};
+        await gpu.scoped("triad", async () => {
+          for (const name of ["a", "b", "c"]) buffers[name] = buffer_of(name, floats);
+          const groups = fold(floats / 4 / 256);
+          const dispatch = { label: "triad", kernel: "roofline_triad", constants: { VECTORS: floats / 4 }, groups, flops: 0 };
+          triad = { floats, buffers, commands: await commands_of([dispatch], buffers) };
+        });
+      }
+      return 12 * floats;
+    },
+    triad: (times) => gpu.scoped("triad", () => timed(triad.commands, times)),
+
+    // Multiply-adds on registers; → FLOPs of one call.
+    async prepare_madds(many) {
+      const invocations = MADD_INVOCATIONS[adapter.is_fallback === true ? "software" : "hardware"];
+      const flops = invocations * MADD_STEPS * 2 * bench.chains(many);
+      if (!madd[many]) {
+        await gpu.scoped("multiply-adds", async () => {
+          const buffers = { operands: buffer_of("operands", 12), sums: buffer_of("sums", 4 * invocations) };
+          device.queue.writeBuffer(buffers.operands, 0, new Float32Array([1, 1, 1, 1, ...Array(8).fill(0.5)]));
+          const constants = { STEPS: MADD_STEPS, MANY: many };
+          const dispatch = { label: "madds", kernel: "roofline_madds", constants, groups: [invocations / 64], flops };
+          madd[many] = { buffers, commands: await commands_of([dispatch], buffers) };
+        });
+      }
+      return flops;
+    },
+    madds: (many, times) => gpu.scoped("multiply-adds", () => timed(madd[many].commands, times)),
+  };
+  return bench;
+}
