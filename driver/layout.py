@@ -56,6 +56,7 @@ def evaluator_sha256() -> str:
         "calibration",
         "parity/measures",
         "parity/gates",
+        "parity/precision",
         "power",
         "profile",
         "receipt/checking",

@@ -202,7 +202,7 @@ def freeze(
         if shape.pilot
         else None,
         suspects=SUSPECTS,
-        gates=gate_plans(purpose.require_hardware, reference),
+        gates=gate_plans(purpose.require_hardware, reference, (a, b), workload.config.n_layer),
         reference_steps=len(reference.losses),
         budget_s=purpose.budget_s,
         estimated_s=shape.estimated_ms / 1000,

@@ -17,13 +17,16 @@ from driver.parity.measures import (
     within_band,
     without_key_bias,
 )
+from driver.parity.precision import NAMES, Precision, precision_of, reduced_limits
 from driver.parity.rounding import UNIT, gamma, largest_ratio, product_error
 
 __all__ = [
     "ADAPTER_IDENTITY",
     "LEAST_BLOCKS",
+    "NAMES",
     "SIDES",
     "UNIT",
+    "Precision",
     "curve_error",
     "differences",
     "gamma",
@@ -32,7 +35,9 @@ __all__ = [
     "key_bias_ratio",
     "largest_ratio",
     "paired_drift",
+    "precision_of",
     "product_error",
+    "reduced_limits",
     "slots_repeat",
     "tensor_error",
     "within_band",

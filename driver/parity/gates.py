@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from driver.parity.measures import nan_max
+from driver.parity.precision import NAMES, precision_of, reduced_limits
 from driver.records import (
     ArmParity,
     ArmPlan,
@@ -71,24 +72,33 @@ _WHOLE: tuple[tuple[str, GateClass, float | None, str], ...] = (
 
 
 def gate_plans(
-    require_hardware: bool, reference: ReferenceFacts | None = None
+    require_hardware: bool,
+    reference: ReferenceFacts | None = None,
+    arms: Sequence[ArmPlan] = (),
+    n_layer: int = 0,
 ) -> tuple[GatePlan, ...]:
     """All gates with their limits; `--require hardware` makes the adapter gate blocking.
 
     The band's limits come from the reference's float32 replicas; without them they are None.
+    All are float32's, except where an arm of a model of `n_layer` layers asks for less precision.
     """
     bands = {
         "band.loss": band_limit(reference.band) if reference else None,
         "band.grad_norm": band_limit(reference.band_grad_norms) if reference else None,
     }
-    plans = [
-        GatePlan(
-            name=f"{name}.{side}", gate_class=kind, limit=bands.get(name, limit), meaning=meaning
-        )
-        for name, kind, limit, meaning in _PER_SIDE
-        for side in SIDES
-    ]
-    for name, kind, limit, meaning in _WHOLE:
+    wider = {arm.side: reduced_limits(precision_of(arm.options), n_layer) for arm in arms}
+    words = {arm.side: NAMES[precision_of(arm.options)] for arm in arms}
+    plans = []
+    for name, kind, default, meaning in _PER_SIDE:
+        limit = bands.get(name, default)
+        for side in SIDES:
+            own = wider.get(side, {}).get(name, limit)
+            said = meaning if own == limit else f"{meaning}; {words[side]}"
+            plans.append(GatePlan(name=f"{name}.{side}", gate_class=kind, limit=own, meaning=said))
+    for name, kind, fixed, meaning in _WHOLE:
+        limit = fixed
+        if name == "drift.loss" and any(wider.values()):  # both may be off, in opposite ways
+            limit = sum(plan.limit or 0.0 for plan in plans if plan.name[:-2] == "curve.loss")
         blocking = kind == "blocking" or (name == "adapter" and require_hardware)
         plans.append(
             GatePlan(

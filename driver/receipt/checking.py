@@ -67,10 +67,9 @@ def examine(data: Any, evaluator: Evaluator) -> Examination:
         return Examination((f"its raw data cannot be evaluated ({why})",), (), ())
 
     if receipt.plan.evaluator == evaluator:
-        wanted = [
-            gate.model_dump()
-            for gate in gate_plans(receipt.plan.require_hardware, receipt.reference)
-        ]
+        plan = receipt.plan
+        gates = gate_plans(plan.require_hardware, receipt.reference, plan.arms, plan.config.n_layer)
+        wanted = [gate.model_dump() for gate in gates]
         planned = [gate.model_dump() for gate in receipt.plan.gates]
         faults += different + _unlike(wanted, planned, "plan/gates")
         return Examination(tuple(faults), (), ())

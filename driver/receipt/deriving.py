@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from driver.parity import judge
+from driver.parity import NAMES, judge, precision_of
 from driver.receipt.sealing import portable, seal
 from driver.records import (
     ArmParity,
@@ -100,13 +100,19 @@ def _short_reason(gate: Gate) -> str:
     return f"{gate.name} {'failed' if gate.status == 'fail' else gate.status}: {gate.reason}"
 
 
+def _precision(plan: Plan) -> str:
+    """`float32`, or what each arm computes in where they differ."""
+    a, b = (NAMES[precision_of(arm.options)] for arm in plan.arms)
+    return a if a == b else f"A {a}, B {b}"
+
+
 def _headline(plan: Plan, environment: Environment, comparison: Comparison, status: str) -> str:
     """One sentence that claims exactly its shape, machine, browser and precision."""
     a, b = plan.arms
     c, estimate = plan.config, comparison.estimate
     shape = (
         f"{plan.preset.get('name')} GPT (L{c.n_layer} H{c.n_head} C{c.d_model} T{c.ctx} "
-        f"B{c.batch}, float32)"
+        f"B{c.batch}, {_precision(plan)})"
     )
     browser = f"{environment.browser.get('name')} {environment.browser.get('version')}"
     where = f"{environment.machine.get('cpu') or 'this machine'}, {browser}"
