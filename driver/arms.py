@@ -122,7 +122,14 @@ _WEBGPU: dict[str, Option] = {
         choices=WORKGROUPS,
         auto=True,
     ),
+    "f16": Option(
+        "off",
+        "half precision: storage, weights that products read; compute, products as well",
+        choices=("off", "storage", "compute"),
+    ),
 }
+# The products that read weights, and so their halves: only one variant of them can.
+READ_HALVES: tuple[Product, ...] = ("mm_fwd", "mm_da")
 # Rungs of the ladder: how many of the three products are blocked, in this order.
 _RUNGS = {"naive": 0, "forward": 1, "forward-dA": 2, "forward-dA-dB": 3}
 _PRODUCTS: tuple[Product, ...] = ("mm_fwd", "mm_da", "mm_db")
@@ -241,6 +248,9 @@ def parse_arm(text: str) -> ArmSpec:
                 f"arm {name}: unknown option {key!r}{hint} It has: {', '.join(allowed) or 'none'}"
             )
         options[key] = allowed[key].parse(name, key, value)
+    if options.get("f16", "off") != "off":
+        for product in READ_HALVES:
+            options[product] = "blocked" if options[product] == AUTO else options[product]
     return ArmSpec(name=name, options=options)
 
 
@@ -287,7 +297,24 @@ def resolve(arm: ArmSpec, features: dict[str, Any]) -> ArmJob:
                     f"arm webgpu: {product}={options[product]} needs the adapter's feature "
                     f"{feature}, which this one has not; choose naive, tiled or blocked"
                 )
+        _check_f16(options, adapter)
     return ArmJob(name=arm.name, module=arm.module, options=options)
+
+
+def _check_f16(options: Mapping[str, Any], adapter: Mapping[str, Any]) -> None:
+    """Refuses half precision that the chosen kernels or the adapter do not have."""
+    f16 = options["f16"]
+    for product in READ_HALVES:
+        if f16 != "off" and options[product] != "blocked":
+            raise Unsupported(
+                f"arm webgpu: f16={f16} with {product}={options[product]}: only the blocked "
+                "products read halves; leave it out, or use f16=off"
+            )
+    if f16 == "compute" and "shader-f16" not in (adapter.get("features") or ()):
+        raise Unsupported(
+            "arm webgpu: f16=compute needs the feature shader-f16, which this adapter lacks; "
+            "f16=storage works without it"
+        )
 
 
 def gpu_variants(features: Mapping[str, Any]) -> tuple[str, ...]:

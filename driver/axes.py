@@ -68,6 +68,10 @@ AXES: dict[str, dict[str, Axis]] = {
         "workgroup": Axis(
             "invocations of a workgroup of the blocked products", _values("workgroup", *WORKGROUPS)
         ),
+        "precision": Axis(
+            "weights, then products too, in half precision",
+            _values("f16", "off", "storage", "compute"),
+        ),
     },
 }
 

@@ -421,6 +421,9 @@ def expected_echo(arm: ArmJob, workload: Workload) -> dict[str, Any]:
     if arm.name == "webgpu":
         echo["wgsl_sha256"] = wgsl_digests(arm)
         echo["products"] = {key: chosen_text(arm.options, key) for key in TILE_OF}
+        # An older revision of this project (`source=`) knows no halves and says nothing of them.
+        if arm.options["f16"] != "off" or not arm.options.get("source"):
+            echo["f16"] = arm.options["f16"]
     return echo
 
 

@@ -214,7 +214,7 @@ def _arm(side: Side, name: str) -> ArmPlan:
     options: dict[str, str | int | float | bool] = {
         "wasm": {"simd": "relaxed", "threads": 2},
         "wasm64": {"simd": "relaxed", "threads": 2},
-        "webgpu": {"mm_fwd": "blocked", "mm_da": "blocked", "mm_db": "blocked"},
+        "webgpu": {"mm_fwd": "blocked", "mm_da": "blocked", "mm_db": "blocked", "f16": "off"},
         "null": {"ms": MS[side]},
     }[name]  # type: ignore[assignment]
     expected: dict[str, Any] = {"arm": name, "state_sha256": "5a" * 32}

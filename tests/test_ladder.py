@@ -51,7 +51,7 @@ FEATURES: dict[str, Any] = {
     "usable_threads": 6,
     "wasm": {"simd128": True, "relaxed_simd": True, "threads": True, "memory64": True,
              "memory64_shared": True},
-    "webgpu": {"available": True},
+    "webgpu": {"available": True, "features": ["shader-f16"]},
 }  # fmt: skip
 CONFIG = presets.load("tiny").model
 RECEIPT = parse(receipts.parts().sealed())
@@ -81,6 +81,7 @@ def rungs_of(axis: str, text: str = "wasm", **features: Any) -> list[axes.Step]:
         ("kernels", "webgpu", list(reversed(VARIANTS))),
         ("workgroup", "webgpu", list(WORKGROUPS)),
         ("tile", "webgpu", list(reversed(GPU_TILES))),
+        ("precision", "webgpu", ["off", "storage", "compute"]),
     ],
 )
 def test_rungs(axis: str, arm: str, labels: list[str]) -> None:
@@ -111,8 +112,8 @@ def test_an_axis_changes_its_own_options_alone(arm: str) -> None:
     """Whatever else the arm says stays the same on every rung."""
     fixed = {"wasm": "threads=3+mm_da=naive", "wasm64": "threads=3+mm_da=naive", "webgpu": ""}[arm]
     varied = {"kernels": set(TILE_OF), "simd": {"simd"}, "threads": {"threads"},
-              "tile": set(TILE_OF.values()), "address": set(),
-              "workgroup": {"workgroup"}}  # fmt: skip
+              "tile": set(TILE_OF.values()), "address": set(), "workgroup": {"workgroup"},
+              "precision": {"f16", "mm_fwd", "mm_da"}}  # fmt: skip
     for axis in AXES[arm]:
         base = parse_arm(f"{arm}:{fixed}" if fixed and axis not in ("kernels", "threads") else arm)
         for step in steps(axis, base, resolve(base, FEATURES)):

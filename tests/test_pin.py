@@ -27,7 +27,7 @@ CHOSEN = {
     },
     "webgpu": {
         "mm_fwd": "tiled", "mm_da": "blocked", "mm_db": "blocked", "tile_fwd": "8x8",
-        "tile_da": "4x8", "tile_db": "8x8", "workgroup": "16x4",
+        "tile_da": "4x8", "tile_db": "8x8", "workgroup": "16x4", "f16": "off",
     },
 }  # fmt: skip
 

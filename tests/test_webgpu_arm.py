@@ -20,6 +20,7 @@ from driver.cases import Case, read_case, write_result
 from driver.jobs import JobMaker, curve, load_op, open_op, profile_op, read_op, train_op
 from driver.layout import WASM_SRC, WEB
 from driver.measure import JobOutcome, run_job
+from driver.parity import reduced_limits, tensor_error
 from driver.prepare import probe
 from driver.records import ArmJob, ModelConfig, Op, PageFailure, ProfileSamples
 from driver.reference import Reference
@@ -177,7 +178,7 @@ async def run(
 
 
 async def trained(
-    session: BrowserSession, server: JobServer, case: Case, **options: str
+    session: BrowserSession, server: JobServer, case: Case, **options: Any
 ) -> tuple[Result, JobOutcome]:
     """What `driver replay` would give."""
     program = [open_op(), train_op(1, "step"), read_op("grad", "grad")]
@@ -391,6 +392,96 @@ async def test_the_gpus_sentinel(session, server) -> None:
     assert outcome.failure is None, outcome.failure
     for op in (outcome.ops[0], outcome.ops[3]):
         assert len(op.values_ms) == 2 and min(op.values_ms) > 0
+
+
+# --------------------------------------------------------------------------- half precision
+
+
+async def errors_of(
+    session: BrowserSession, server: JobServer, case: Case, **options: Any
+) -> tuple[dict[str, float], JobOutcome]:
+    """Largest relative errors of one step against the float64 reference, by gate."""
+    got, outcome = await trained(session, server, case, **options)
+    step = Reference(case.config, case.state).step(case.tokens[0])
+    grads = [tensor_error(g, got.grads[name], name).rel_l2 for name, g in step.grads.items()]
+    loss = abs(got.losses[0] - step.loss) / step.loss
+    return {"parity.grads": max(grads), "parity.first_loss": loss}, outcome
+
+
+HALVED = SHAPES["vocabulary 97, five heads of 8"]
+
+
+@pytest.mark.parametrize("shape", ["vocabulary 97, five heads of 8", "nothing divides by 4"])
+async def test_packed_weights_keep_their_tolerance(session, server, shape) -> None:
+    """Within the limits derived beforehand, and so far off that halves must have been read."""
+    config = SHAPES[shape]
+    errors, outcome = await errors_of(session, server, case_of(config), f16="storage")
+    limits = reduced_limits("storage", config.n_layer)
+    for gate, error in errors.items():
+        assert error <= limits[gate], gate
+    assert errors["parity.grads"] > 1e-4, "float32 is right to 2e-5"
+    assert outcome.result
+    ran = outcome.result.ran
+    assert ran["f16"] == "storage"
+    assert ran["kernels"]["h.mlp.up"]["file"] == "matmul_forward_blocked_w16.wgsl"
+    assert ran["kernels"]["adamw"]["file"] == "adamw_w16.wgsl"
+    size = flat_size(config)
+    assert 0 <= outcome.result.memory["buffer_bytes"]["halves"] - 2 * size < 256
+
+
+async def test_packed_weights_need_no_more_dispatches(session, server) -> None:
+    program = [open_op(), train_op(1, "first"), train_op(3, "window")]
+    outcome, _ = await run(session, server, case_of(HALVED, steps=4), program, f16="storage")
+    assert outcome.result
+    ran = outcome.result.ran
+    assert ran["dispatches_per_step"] <= 22 * HALVED.n_layer + 15
+    assert ran["counts"]["dispatchWorkgroups"] == 3 * ran["dispatches_per_step"]
+    assert ran["counts"]["submit"] == 3 + 1
+    assert ran["counts"].get("createBuffer", 0) == 0
+
+
+async def test_the_tolerance_refuses_weights_of_eight_bits(session, server) -> None:
+    """Sabotage: packing keeps sign, exponent and two more bits."""
+    sources = {}
+    for name in ("adamw_w16.wgsl", "pack_w16.wgsl"):
+        text = gather_wgsl()[name].path.read_bytes()
+        harmed = text.replace(b"return magnitude |", b"return ((magnitude + 0x80u) & 0xff00u) |")
+        assert harmed != text
+        sources[name] = harmed.replace(b"0x80u)", b"vec4u(0x80u))").replace(
+            b"& 0xff00u", b"& vec4u(0xff00u)"
+        )
+    errors, _ = await errors_of(session, server, case_of(HALVED), f16="storage", sources=sources)
+    limits = reduced_limits("storage", HALVED.n_layer)
+    assert errors["parity.grads"] > 2 * limits["parity.grads"]
+
+
+async def test_weights_that_no_half_holds_end_the_window(session, server) -> None:
+    case = case_of(HALVED)
+    # Near enough to the largest half to be rounded to it; decay makes it small enough in one step.
+    case.state["h.0.mlp.w1"][1, 2] = 65519
+    failure = await failure_of(session, server, case, f16="storage")
+    assert failure.kind == "failed"
+    assert "f16=storage: weights beyond 65504" in failure.message
+    assert "packed 1 time(s) by the end of step 2" in failure.message
+    assert "use f16=off" in failure.message
+    case.state["h.0.mlp.w1"][1, 2] = 1e6  # infinite as a half: nothing of it may pass for a number
+    failure = await failure_of(session, server, case, f16="storage")
+    assert "f16=storage: weights beyond 65504" in failure.message
+
+
+async def test_products_in_halves_are_refused_without_the_feature(session, server) -> None:
+    features = (await probe(session, server)).features["webgpu"]["features"]
+    if "shader-f16" in features:
+        pytest.skip("this adapter has shader-f16")
+    failure = await failure_of(session, server, case_of(HALVED), f16="compute")
+    assert failure.kind == "unsupported"
+    assert "f16=compute needs the feature shader-f16, which this adapter lacks" in failure.message
+
+
+async def test_halves_need_the_blocked_products(session, server) -> None:
+    failure = await failure_of(session, server, case_of(HALVED), f16="storage", matmul="tiled")
+    assert failure.kind == "unsupported"
+    assert "matmul=tiled reads no halves" in failure.message
 
 
 # --------------------------------------------------------------------------- loud

@@ -8,7 +8,7 @@ import { find_adapter, open_device, refusal } from "./device.js";
 import { ArmError } from "./errors.js";
 import { Profiler, operation_of } from "./arm_webgpu_profile.js";
 import { needs_of } from "./arm_webgpu_limits.js";
-import { BLOCK, FACTS, RING, batch_layout, buffers_of, shape_of, step_of, tune } from "./arm_webgpu_step.js";
+import { BLOCK, FACTS, RING, batch_layout, buffers_of, packing_of, shape_of, step_of, tune } from "./arm_webgpu_step.js";
 import { is_apart, needs_apart, workbench } from "./arm_webgpu_workbench.js";
 
 const TRANSFER = 16 << 20; // floats read back at once: 64 MiB
@@ -28,29 +28,32 @@ export async function open(job, io) {
   const gpu = await open_device((adapter) => {
     const is_software = adapter.is_fallback === true;
     const tuning = tune(job.arm.options, shape, flat_size, is_software, adapter.subgroup_max_size);
-    const plan = buffers_of(shape, flat_size, tuning.partials);
+    const plan = buffers_of(shape, flat_size, tuning.partials, tuning.f16);
     const dispatches = step_of(shape, tensors, flat_size, tuning);
-    Object.assign(made, { plan, dispatches });
-    const needs = needs_of(plan, dispatches, sources);
+    const packing = packing_of(flat_size, tuning.f16);
+    Object.assign(made, { plan, dispatches, packing });
+    const needs = needs_of(plan, [...dispatches, ...packing], sources);
     return job.program.some(is_apart) ? larger(needs, needs_apart(job.program, sources, adapter)) : needs;
   }, features_of(job.arm.options, job.program), ["timestamp-query"]);
-  const { plan, dispatches } = made;
+  const { plan, dispatches, packing } = made;
   try {
-    const pipelines = await make_pipelines(gpu, sources, dispatches);
+    const pipelines = await make_pipelines(gpu, sources, [...dispatches, ...packing]);
     const buffers = await make_buffers(gpu, plan, flat_size);
     upload_constants(gpu, buffers, job);
     const commands = await bind(gpu, buffers, sources, pipelines, dispatches);
+    const pack = await bind(gpu, buffers, sources, pipelines, packing);
     const submits = cut(commands, gpu.adapter);
     const ran = {
       arm: job.arm.name,
       products: products_of(dispatches),
+      f16: precision_of(dispatches),
       wgsl_sha256: Object.fromEntries([...sources].map(([name, { sha256 }]) => [name, sha256])),
       dispatches_per_step: commands.length,
       submits_per_step: submits.length,
       kernels: kernels_of(dispatches),
       hyper: await read_hyper(gpu, buffers, dispatches, shape),
     };
-    const arm = new WebgpuArm(gpu, job, shape, buffers, plan, submits, ran);
+    const arm = new WebgpuArm(gpu, job, shape, buffers, plan, submits, pack, ran);
     if (job.program.some(is_apart)) arm.workbench = workbench(gpu, sources, submit_flops(gpu.adapter));
     return arm;
   } catch (error) {
@@ -68,7 +71,7 @@ export async function geometry(job, io) {
   const facts = adapter_facts(adapter);
   const tuning = tune(job.arm.options, shape, flat_size, facts.is_fallback === true, facts.subgroup_max_size);
   const tensors = Object.fromEntries(job.tensors.map((slot) => [slot.name, slot]));
-  const plan = buffers_of(shape, flat_size, tuning.partials);
+  const plan = buffers_of(shape, flat_size, tuning.partials, tuning.f16);
   const dispatches = step_of(shape, tensors, flat_size, tuning);
   const sources = await load_sources(job.assets, io);
   return {
@@ -96,8 +99,9 @@ function alike(dispatches) {
 }
 
 class WebgpuArm {
-  constructor(gpu, job, shape, buffers, plan, submits, ran) {
-    Object.assign(this, { gpu, job, shape, buffers, plan, submits, ran, adapter: gpu.adapter });
+  constructor(gpu, job, shape, buffers, plan, submits, pack, ran) {
+    Object.assign(this, { gpu, job, shape, buffers, plan, submits, pack, ran, adapter: gpu.adapter });
+    this.packed = false; // the copy of halves holds what the parameters are
     this.layout = batch_layout(shape);
     this.batch = new Uint32Array(this.layout.size); // this step's batch, written again and again
     this.next = new Uint32Array(shape.V); // counting sort: where each token's next position goes
@@ -117,6 +121,7 @@ class WebgpuArm {
   }
 
   write(what, at, data) {
+    if (what === "param") this.packed = false;
     return this.gpu.scoped(`write ${what}`, () => {
       this.gpu.device.queue.writeBuffer(this.section(what), at * 4, data);
     });
@@ -145,16 +150,40 @@ class WebgpuArm {
         losses.push(results[2 * i]);
         grad_norms.push(results[2 * i + 1]);
       }
+      this.refuse_overflows(new Uint32Array(results.buffer)[2 * count]);
       done += count;
     }
     return { losses, grad_norms };
   }
 
-  // At most RING steps: queues them all, then waits for their results, (loss, norm) pairs.
+  // The copy of halves, if there is one, after parameters came from outside.
+  refresh_halves() {
+    if (this.pack.length && !this.packed) {
+      const encoder = this.gpu.device.createCommandEncoder();
+      encode(encoder, this.pack);
+      this.gpu.device.queue.submit([encoder.finish()]);
+    }
+    this.packed = true;
+  }
+
+  // `count`: how often a weight that no half can hold was packed, counted on the device.
+  refuse_overflows(count) {
+    if (!count) return;
+    const where = `by the end of step ${this.t - 1}`;
+    throw new ArmError(
+      "failed",
+      `f16=${this.ran.f16}: weights beyond 65504, the largest half, or not numbers were packed ${count} time(s) ${where}; ` +
+        "use f16=off for this state and recipe",
+    );
+  }
+
+  // At most RING steps: queues them all, then waits for their results, (loss, norm) pairs, and one word more,
+  // how many weights no half could hold.
   async window(tokens, steps) {
     const { device } = this.gpu;
     const stride = tokens.length / steps;
     const finished = [];
+    this.refresh_halves();
     for (let slot = 0; slot < steps; slot++) {
       if (slot >= IN_FLIGHT) await this.gpu.guard(finished[slot - IN_FLIGHT]);
       this.fill_batch(tokens.subarray(slot * stride, (slot + 1) * stride), slot);
@@ -168,7 +197,8 @@ class WebgpuArm {
       if (this.profile?.on) await this.profile.submitted();
       finished.push(device.queue.onSubmittedWorkDone());
     }
-    return read_back(this.gpu, this.buffers.results, 0, this.buffers.readback, 2 * steps);
+    const overflows = { source: this.buffers.clip, at: 1 };
+    return read_back(this.gpu, this.buffers.results, 0, this.buffers.readback, 2 * steps, overflows);
   }
 
   // The step's facts, its tokens, and its positions sorted by token, into `batch`.
@@ -247,7 +277,10 @@ function larger(needs, others) {
 // What kernels of these options cannot do without.
 function features_of(options, program = []) {
   const variants = [options.mm_fwd, options.mm_da, options.mm_db, ...program.map(({ kernel }) => kernel?.kernel)];
-  return variants.includes("subgroup") ? ["subgroups"] : [];
+  return [
+    ...(variants.includes("subgroup") ? ["subgroups"] : []),
+    ...(options.f16 === "compute" ? ["shader-f16"] : []),
+  ];
 }
 
 // The entry of `plan` whose `field` is largest.
@@ -305,7 +338,7 @@ function make_buffers(gpu, plan, flat_size) {
     }
     buffers.recipe = make("recipe", BLOCK * 4, UNIFORM | COPY_SRC | COPY_DST);
     buffers.transfer = make("transfer", Math.min(flat_size, TRANSFER) * 4, MAP_READ | COPY_DST);
-    buffers.readback = make("readback", 2 * RING * 4, MAP_READ | COPY_DST);
+    buffers.readback = make("readback", (2 * RING + 1) * 4, MAP_READ | COPY_DST);
     return buffers;
   });
 }
@@ -375,14 +408,17 @@ function encode(encoder, commands) {
   pass.end();
 }
 
-// `bytes` at `from` of a buffer through a mappable one; the wait ends when the device dies.
-async function read_back(gpu, source, from, mappable, floats) {
+// `floats` from byte `from` of a buffer through a mappable one, and behind them the word `more.at` of another
+// buffer, if any; the wait ends when the device dies.
+async function read_back(gpu, source, from, mappable, floats, more = null) {
   const { device } = gpu;
   const encoder = device.createCommandEncoder();
   encoder.copyBufferToBuffer(source, from, mappable, 0, floats * 4);
+  if (more) encoder.copyBufferToBuffer(more.source, more.at * 4, mappable, floats * 4, 4);
+  const bytes = (floats + (more ? 1 : 0)) * 4;
   device.queue.submit([encoder.finish()]);
-  await gpu.guard(mappable.mapAsync(GPUMapMode.READ, 0, floats * 4));
-  const copy = new Float32Array(mappable.getMappedRange(0, floats * 4).slice(0));
+  await gpu.guard(mappable.mapAsync(GPUMapMode.READ, 0, bytes));
+  const copy = new Float32Array(mappable.getMappedRange(0, bytes).slice(0));
   mappable.unmap();
   return copy;
 }
@@ -404,6 +440,12 @@ function products_of(dispatches) {
   const found = { mm_fwd: new Set(), mm_da: new Set(), mm_db: new Set() };
   for (const { choice } of dispatches) if (choice) found[choice.option].add(choice.chosen);
   return Object.fromEntries(Object.entries(found).map(([option, chosen]) => [option, [...chosen].join(", ")]));
+}
+
+// What the products read and compute in, told by the kernels that run.
+function precision_of(dispatches) {
+  const any = (suffix) => dispatches.some(({ kernel }) => kernel.startsWith("matmul_") && kernel.endsWith(suffix));
+  return any("_f16") ? "compute" : any("_w16") ? "storage" : "off";
 }
 
 // The recipe as the uniform holds it, the shape as the pipelines were specialised.

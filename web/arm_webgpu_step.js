@@ -10,6 +10,11 @@ export const BLOCK = 64; // floats: alignment of tensors and views
 export const RING = 4096; // steps whose results the device keeps until they are read
 export const FACTS = { slot: 0, correction1: 1, correction2: 2 }; // words of `batch` before the tokens
 
+// Left operands that hold gradients; products in halves scale them.
+const GRADIENTS = new Set(["dx", "dc", "df", "dqkv", "logits"]);
+// Precision → suffix of the products' kernels that read weights.
+const REDUCED = { storage: "_w16", compute: "_f16" };
+
 export const pad = (floats) => Math.ceil(floats / BLOCK) * BLOCK;
 
 export function shape_of(config) {
@@ -21,11 +26,12 @@ export function shape_of(config) {
 
 // Buffer name → {floats, binding, role}; `binding` is the largest part of it that a kernel sees. An
 // activation read by backward has one slice per layer.
-export function buffers_of({ L, H, C, F, N, V, B, T }, flat_size, partials) {
+export function buffers_of({ L, H, C, F, N, V, B, T }, flat_size, partials, f16) {
   const slices = (count, floats) => ({ floats: count * pad(floats), binding: pad(floats) });
   const per_layer = (floats) => slices(L, floats);
   const groups = {
     state: { param: flat_size, grad: flat_size, m: flat_size, v: flat_size },
+    halves: f16 === "off" ? {} : { param16: pad(flat_size / 2) }, // the weights again, two to a word
     activations: {
       x: slices(L + 1, N * C), // the residual stream between layers, (N, C)
       ln1: per_layer(N * C), // layer norms' outputs
@@ -100,7 +106,17 @@ export function step_of(shape, tensors, flat_size, tuning) {
   const matmul = (label, product, rows, inner, cols, views, flags = {}) => {
     const option = { head: "mm_fwd", "head.dx": "mm_da" }[label] ?? OPTION_OF[product];
     const { kernel, constants, groups } = matmul_of(product, tuning.matmul[option], rows, inner, cols);
-    add(label, kernel, { ...constants, ...flags }, groups, views, 2 * rows * inner * cols);
+    const suffix = product === "backward_db" ? "" : (REDUCED[tuning.f16] ?? "");
+    if (suffix) {
+      const { view, skip } = halves_of(views.b);
+      views = { ...views, b: view };
+      constants.SKIP = skip;
+    }
+    // Gradients of a mean over N rows are about 1/N, far below the smallest normal half.
+    if (suffix === "_f16" && GRADIENTS.has((views.a ?? views.dc).buffer)) {
+      constants.SCALE = 2 ** (Math.floor(Math.log2(N)) + 6);
+    }
+    add(label, kernel + suffix, { ...constants, ...flags }, groups, views, 2 * rows * inner * cols);
     dispatches.at(-1).choice = { option, chosen: chosen_by(kernel, constants) };
   };
   const rows_of = (label, kernel, sizes, views) => {
@@ -237,9 +253,11 @@ export function step_of(shape, tensors, flat_size, tuning) {
     recipe: "recipe", facts: words(0, BLOCK), losses: whole("losses", N), partials: whole("partials", 4 * PARTIALS),
     clip: whole("clip", BLOCK), results: whole("results", 2 * RING),
   });
-  add("adamw", "adamw", { VECTORS }, fold(VECTORS / 64), {
+  const halves = tuning.f16 === "off" ? {} : { param16: whole("param16", flat_size / 2) };
+  add("adamw", tuning.f16 === "off" ? "adamw" : "adamw_w16", { VECTORS }, fold(VECTORS / 64), {
     recipe: "recipe", facts: words(0, BLOCK), clip: whole("clip", BLOCK),
     decay: whole("decay", Math.ceil(flat_size / BLOCK / 32)), grad: flat("grad"), param: flat("param"), m: flat("m"), v: flat("v"),
+    ...halves,
   });
 
   return dispatches;
@@ -256,6 +274,26 @@ export function attention_shape({ attention: { WG, WIDE } }, { B, T, H, D }) {
   return { constants: { B, T, H, D, VEC4: Number(D % 4 === 0), WIDE, WG }, groups: fold(invocations / WG) };
 }
 
+// A view of parameters in their copy of halves. Bindings start at multiples of 64 words, tensors at half of
+// that: `skip` halves lie before the first.
+function halves_of({ at, size }) {
+  const first = Math.floor(at / (2 * BLOCK)) * 2 * BLOCK;
+  const skip = at - first;
+  return { view: { buffer: "param16", at: first / 2, size: Math.ceil((skip + size) / 2) }, skip };
+}
+
+// What makes the copy of halves after parameters were written from outside; nothing where there is none.
+export function packing_of(flat_size, f16) {
+  if (f16 === "off") return [];
+  const VECTORS = flat_size / 4;
+  const views = {
+    clip: { buffer: "clip", at: 0, size: BLOCK },
+    param: { buffer: "param", at: 0, size: flat_size },
+    param16: { buffer: "param16", at: 0, size: flat_size / 2 },
+  };
+  return [{ label: "pack", kernel: "pack_w16", constants: { VECTORS }, groups: fold(VECTORS / 64), views, flops: 0 }];
+}
+
 // At least `count` workgroups as two dimensions within WebGPU's limit.
 export function fold(count) {
   const groups = Math.max(1, Math.ceil(count));
@@ -268,7 +306,17 @@ export function fold(count) {
 // How kernels are shaped for an adapter. A software adapter computes workgroups on CPU cores: lanes that
 // share a row only add barriers there, and large register tiles save its slow loads.
 export function tune(options, shape, flat_size, is_software, subgroup_max_size = null) {
+  const f16 = options.f16 ?? "off";
+  if (f16 !== "off" && !(f16 in REDUCED)) {
+    throw new ArmError("unsupported", `f16=${f16}: expected off, storage or compute`);
+  }
+  for (const option of ["mm_fwd", "mm_da"]) {
+    if (f16 !== "off" && options[option] !== "blocked") {
+      throw new ArmError("unsupported", `f16=${f16}: ${option}=${options[option]} reads no halves; only blocked does`);
+    }
+  }
   return {
+    f16,
     rows: is_software ? { LANES: 1, GROUP: 32 } : { LANES: 32, GROUP: 8 },
     attention: is_software ? { WG: 16, WIDE: Number(shape.D > 16) } : { WG: 64, WIDE: 0 },
     partials: Math.min(16384, Math.max(64, Math.ceil(flat_size / 32 / 64) * 64)),
