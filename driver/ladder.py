@@ -22,7 +22,8 @@ from driver.browser import BrowserChoice, BrowserSession
 from driver.corpus import Corpus
 from driver.errors import DriverError, Interrupted, SlotError, Unsupported, UsageError
 from driver.jobs import ADDRESS
-from driver.plan import Purpose
+from driver.plan import Purpose, now_utc
+from driver.precision import Evidence, Frozen, precision_report
 from driver.prepare import probe
 from driver.presets import Preset, check_memory
 from driver.progress import Reporter
@@ -36,11 +37,13 @@ from driver.records import (
     Receipt,
     Rung,
     RungProduct,
+    Side,
 )
 from driver.run import Request as RunRequest
 from driver.run import exit_code, fresh, keep
 from driver.run import run as run_pair
 from driver.server import JobServer
+from driver.tensors import State
 from driver.variants import choose
 from driver.workbench import Workbench
 
@@ -51,6 +54,7 @@ BUDGET_RULE = (
     "every run is, by the rule in its receipt."
 )
 APART_SHARE = 0.1
+PRECISION = "precision"  # the axis whose ladder carries a report of its own
 MORE_BUDGET = "--budget is for all pairs of the ladder together"
 BENCH_S = 600.0  # a page of products that takes longer hangs
 
@@ -106,7 +110,12 @@ async def run(
     state = machine.machine_state()
     check_memory(request.preset, state.memory_available_bytes)
     climb = await prepare(request, choice, report)
+    frozen = None
+    if request.axis == PRECISION:
+        frozen = Frozen.of(climb.rungs, request.preset.model, now_utc())
+        report.say(f"limits {frozen.sha256[:12]} of every precision frozen before the first run")
     neighbours = list(itertools.pairwise(climb.usable))
+    evidence: list[Evidence] = []
     pairs: list[LadderPair] = []
     interrupted = False
     for index, (before, after) in enumerate(neighbours):
@@ -123,8 +132,12 @@ async def run(
             f"{blank.budget_s:.0f} s"
         )
         arms = (climb.arms[before.label], climb.arms[after.label])
+        if frozen and pairs and pairs[-1].exit_code:
+            why = f"not run: the pair before it, {pairs[-1].before} → {before.label}, failed"
+            pairs.append(_without(blank, why, pairs[-1].exit_code))
+            continue
         try:
-            await climb_pair(request, blank, arms, choice, report, pairs)
+            await climb_pair(request, blank, arms, choice, report, pairs, evidence)
         except asyncio.CancelledError:
             interrupted = True
             break
@@ -147,6 +160,8 @@ async def run(
         pairs=tuple(pairs),
         fastest=fastest(labels, [pair.ratio if pair.claims else None for pair in pairs]),
         fastest_apart=fastest(labels, [climb.gain(*two).gain for two in neighbours]),
+        precision=frozen
+        and precision_report(frozen, climb.rungs, pairs, evidence, request.corpus.data),
     )
     stem = f"{request.preset.name}-{request.arm.name}-{request.axis}"
     path = fresh(request.out, stem, "ladder")
@@ -306,8 +321,10 @@ async def climb_pair(
     choice: BrowserChoice,
     report: Reporter,
     pairs: list[LadderPair],
+    evidence: list[Evidence],
 ) -> None:
-    """One run, whatever comes of it added to `pairs`, also when it is cancelled."""
+    """One run, whatever comes of it added to `pairs`, also when it is cancelled; what it measured
+    to `evidence`."""
     if not blank.budget_s:
         used = f"the ladder's budget was used up before this pair; {MORE_BUDGET}"
         pairs.append(_without(blank, used, UsageError.exit_code))
@@ -327,13 +344,15 @@ async def climb_pair(
         headed=request.headed,
     )
     partial: list[LadderPair] = []
+    weights: dict[Side, State] = {}
 
     def on_partial(data: dict[str, Any], path: Path) -> None:
         partial.append(measured(blank, parse(data), path, Interrupted.exit_code))
 
     try:
-        data, path = await run_pair(wanted, choice, report, on_partial)
+        data, path = await run_pair(wanted, choice, report, on_partial, weights.__setitem__)
         receipt = parse(data)
+        evidence.append(Evidence(blank.before, blank.after, receipt, weights))
         pairs.append(measured(blank, receipt, path, exit_code(receipt)))
     except asyncio.CancelledError:
         pairs += partial or [_without(blank, "interrupted", Interrupted.exit_code)]

@@ -79,11 +79,16 @@ class Reference:
 
 def loss_only(config: ModelConfig, params: Tensors, tokens: Array) -> float:
     """Mean cross-entropy of one batch without keeping what a backward pass needs."""
-    x = encoder_forward(tokens[:, :-1], params["wte"], params["wpe"])
+    return crossentropy_forward(logits_of(config, params, tokens[:, :-1]), tokens[:, 1:])[0]
+
+
+def logits_of(config: ModelConfig, params: Tensors, inputs: Array) -> Array:
+    """Logits (B, T, V) of `inputs` (B, T), T at most the context."""
+    x = encoder_forward(inputs, params["wte"], params["wpe"])
     for layer in range(config.n_layer):
         x, _ = block_forward(config, params, f"h.{layer}.", x)
     h, _ = layernorm_forward(x, params["lnf.g"], params["lnf.b"])
-    return crossentropy_forward(h @ params["wte"].T, tokens[:, 1:])[0]
+    return np.asarray(h @ params["wte"].T)
 
 
 def loss_and_grads(

@@ -24,7 +24,7 @@ from driver.records import Receipt
 from driver.reference import Tensors
 from driver.replicas import REPLICAS
 from driver.server import JobServer
-from driver.slots import Blocks
+from driver.slots import Blocks, OnWeights
 from driver.workload import Workload, reference_curve, with_band
 
 
@@ -49,12 +49,13 @@ async def run(
     choice: BrowserChoice,
     report: Reporter,
     on_partial: OnReceipt = lambda *_: None,
+    on_weights: OnWeights = lambda *_: None,
 ) -> tuple[dict[str, Any], Path]:
     """Measures one preset, writes the receipt, and returns it with its path.
 
     Raises Unsupported, SlotError or UsageError before the plan is frozen; afterwards whatever
-    happens is in the receipt. When cancelled it writes a partial receipt, hands it to `on_partial`
-    and goes on being cancelled.
+    happens is in the receipt. The weights that a slot exports go to `on_weights`. When cancelled it
+    writes a partial receipt, hands it to `on_partial` and goes on being cancelled.
     """
     began = time.monotonic()
     facts = machine.machine_facts()
@@ -112,7 +113,7 @@ async def run(
             tokens, _ = maker.tokens(workload.batches(shape.longest))
             blocks = Blocks(
                 choice, request.headed, report, server, maker, preparation.initial, tokens,
-                (a.arm, b.arm), checkpoints, measured,
+                (a.arm, b.arm), checkpoints, measured, on_weights,
             )  # fmt: skip
             try:
                 with machine.awake():

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,8 +41,10 @@ from driver.records import (
 from driver.reference import Tensors
 from driver.server import JobServer
 from driver.stats import planned_blocks
+from driver.tensors import State
 
 SENTINELS = 5
+OnWeights = Callable[[Side, State], None]
 
 
 @dataclass
@@ -58,6 +61,7 @@ class Blocks:
     arms: tuple[ArmJob, ArmJob]
     checkpoints: dict[int, Tensors]
     measured: Measured
+    on_weights: OnWeights = lambda *_: None
 
     async def run(self) -> None:
         """All blocks, each in a fresh browser after an unrecorded priming slot."""
@@ -106,6 +110,8 @@ class Blocks:
         )
         started = now_utc()
         outcome = await self._job(session, f"slot-{index}", which, program)
+        if outcome.status == "ok" and "param" in outcome.blobs:
+            self.on_weights(side, self.maker.tensors_of(outcome.blobs["param"]))
         self._compare_end(which, outcome, arm.total_steps, index)
         return slot_record(arm, started, index, block, position, outcome, refusal)
 

@@ -44,6 +44,7 @@ ORDER = [
     "variants",  # of a GPU's products: right here, then fast
     "apart",  # a step's products run by themselves, for the ladder
     "doctor",
+    "precision",  # what half precision did, for the ladder
     "receipt",
     "store",  # receipts as files: receipt itself does no I/O
     "rebuild",  # the files that a receipt names, made from this source

@@ -5,6 +5,7 @@ from driver.parity.gates import (
     LEAST_BLOCKS,
     SIDES,
     differences,
+    gate_limits,
     gate_plans,
     judge,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "curve_error",
     "differences",
     "gamma",
+    "gate_limits",
     "gate_plans",
     "judge",
     "key_bias_ratio",

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from driver.parity.measures import nan_max
-from driver.parity.precision import NAMES, precision_of, reduced_limits
+from driver.parity.precision import NAMES, Precision, precision_of, reduced_limits
 from driver.records import (
     ArmParity,
     ArmPlan,
@@ -117,6 +117,13 @@ def band_limit(deviations: Sequence[float] | None) -> float | None:
         return None
     worst = max(deviations)
     return 4 * worst + 1e-7 if all(0 <= x < math.inf for x in deviations) else None
+
+
+def gate_limits(precision: Precision, n_layer: int) -> dict[str, float]:
+    """The numerical limits of one side, by gate, for a model of `n_layer` layers."""
+    wider = reduced_limits(precision, n_layer)
+    limits = {name: wider.get(name, limit) for name, _, limit, _ in _PER_SIDE}
+    return {name: limit for name, limit in limits.items() if limit is not None}
 
 
 def judge(

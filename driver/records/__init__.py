@@ -48,6 +48,7 @@ from driver.records.page import (
     TensorSlot,
     TokensRef,
 )
+from driver.records.precision import PrecisionCheck, PrecisionReport, PrecisionRung, Quality
 from driver.records.profile import OpSamples, Profile, ProfileOp, ProfileSamples
 from driver.records.receipt import (
     ArmParity,
@@ -145,11 +146,15 @@ __all__ = [
     "PageFailure",
     "Pinned",
     "Plan",
+    "PrecisionCheck",
+    "PrecisionReport",
+    "PrecisionRung",
     "Product",
     "Profile",
     "ProfileOp",
     "ProfileSamples",
     "Progress",
+    "Quality",
     "RebuiltFile",
     "Receipt",
     "Record",

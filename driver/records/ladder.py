@@ -7,6 +7,7 @@ from pydantic import Field
 from driver.errors import Interrupted
 from driver.records.kernels import KernelSamples
 from driver.records.page import Kernel, Number, Product, Record
+from driver.records.precision import PrecisionReport
 from driver.records.receipt import VerdictStatus, Word
 
 
@@ -105,6 +106,7 @@ class LadderReport(Record):
         "a pair has none or a blocking gate of it failed"
     )
     fastest_apart: str | None = Field(description="the same by the products apart")
+    precision: PrecisionReport | None = Field(default=None, description="of axis precision alone")
 
     @property
     def exit_code(self) -> int:

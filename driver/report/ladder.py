@@ -8,6 +8,7 @@ from driver.records import (
     LadderPair,
     LadderReport,
 )
+from driver.report.precision import precision_lines
 from driver.report.terminal import add_row, new_console, number_text, text_of, write_line
 
 
@@ -47,6 +48,9 @@ def ladder(found: LadderReport, width: int = 100, colour: bool = False) -> str:
     for line in lost:
         write_line(console, f"  {line}")
     console.print()
+    if found.precision:
+        precision_lines(console, found.precision)
+        console.print()
     write_line(console, f"budget {found.budget_s:.0f} s. {found.budget_rule}", "dim")
     if found.interrupted:
         write_line(console, "interrupted: pairs are missing", "bold yellow")
