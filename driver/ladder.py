@@ -132,7 +132,7 @@ async def run(
             f"{blank.budget_s:.0f} s"
         )
         arms = (climb.arms[before.label], climb.arms[after.label])
-        if frozen and pairs and pairs[-1].exit_code:
+        if frozen and pairs and pairs[-1].exit_code in (1, SlotError.exit_code):
             why = f"not run: the pair before it, {pairs[-1].before} → {before.label}, failed"
             pairs.append(_without(blank, why, pairs[-1].exit_code))
             continue

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import rfc8785
 
+from driver.errors import SlotError
 from driver.parity import NAMES, gate_limits, precision_of
 from driver.records import (
     LadderPair,
@@ -113,13 +114,15 @@ def _rung(
     blank = PrecisionRung(label=rung.label, precision=words, status="not run")
     if rung.status == "unsupported":
         why = (rung.reason or "it does not run here",)
-        return blank.model_copy(update={"status": "unsupported", "failures": why})
+        return blank.model_copy(update={"status": "unsupported", "reasons": why})
     side, seen = _seen(rung.label, evidence)
     if seen is None:
         pair = next((p for p in pairs if rung.label in (p.after, p.before)), None)
         if pair is None or pair.after != rung.label or not pair.exit_code:
             return blank
-        return blank.model_copy(update={"status": "failed", "failures": pair.reasons})
+        # Bad input or a short budget says nothing about the precision.
+        status = "failed" if pair.exit_code in (1, SlotError.exit_code) else "not run"
+        return blank.model_copy(update={"status": status, "reasons": pair.reasons})
     checks = _checks(seen.receipt, side, frozen.limits[rung.label])
     slots = [slot for slot in seen.receipt.slots if slot.side == side]
     quality = _quality(seen, side, frozen.limits[rung.label]["curve.loss"])
@@ -132,7 +135,7 @@ def _rung(
         label=rung.label,
         precision=words,
         status="failed" if failures else "ok",
-        failures=tuple(failures),
+        reasons=tuple(failures),
         checks=checks,
         drift=seen.receipt.comparison.drift.loss if side == "B" else None,
         nonfinite=sum(
@@ -176,7 +179,7 @@ def _checks(
 
 
 def _quality(seen: Evidence, side: Side, limit: float) -> Quality | None:
-    """None where there is no curve to compare."""
+    """None where there is no curve of numbers to compare; the gate `finite` judges the others."""
     slots = seen.receipt.slots
     curves = {s: next((x.losses for x in slots if x.side == s), []) for s in ("A", "B")}
     other = "B" if side == "A" else "A"
@@ -188,6 +191,8 @@ def _quality(seen: Evidence, side: Side, limit: float) -> Quality | None:
     mine, theirs, true = (
         float(np.mean(curve[last])) for curve in (curves[side], curves[other], reference)
     )
+    if not all(map(math.isfinite, (mine, theirs, true))):
+        return None
     return Quality(
         steps=steps,
         loss=mine,
@@ -200,7 +205,6 @@ def _quality(seen: Evidence, side: Side, limit: float) -> Quality | None:
 
 
 def _behaviour(quality: Quality | None) -> list[str]:
-    # Written so that a NaN fails.
     if quality is None or quality.excess <= quality.limit:
         return []
     by = f"{quality.excess:+.1%}, limit {quality.limit:.0%}"
@@ -258,17 +262,18 @@ def decide(
     reasons = []
     if rungs[0].status == "failed":
         stopped = adopted
-        reasons.append(f"{adopted} itself failed: {'; '.join(rungs[0].failures)}")
+        reasons.append(f"{adopted} itself failed: {'; '.join(rungs[0].reasons)}")
     for rung in rungs[1:]:
         pair = after.get(rung.label)
-        if rung.status == "unsupported":
-            reasons.append(f"{rung.label} not adopted: {'; '.join(rung.failures)}")
-            continue
         if stopped:
             reasons.append(f"{rung.label} not adopted: {stopped} failed before it")
             continue
+        if rung.status in ("unsupported", "not run"):
+            why = "; ".join(rung.reasons) or "it was not run"
+            reasons.append(f"{rung.label} not adopted: {why}")
+            continue
         if rung.status == "failed":
-            reasons.append(f"{rung.label} rejected: {'; '.join(rung.failures)}")
+            reasons.append(f"{rung.label} rejected: {'; '.join(rung.reasons)}")
             stopped = rung.label
             continue
         if pair is None or not pair.claims or pair.low is None:

@@ -235,6 +235,18 @@ def test_targets_that_are_no_files(driver: Run, case: Path, receipt: Path, tmp_p
     assert pipe.is_fifo()
 
 
+def test_halves_that_an_adapter_lacks(driver: Run, case: Path, tmp_path: Path) -> None:
+    target = tmp_path / "result.safetensors"
+    code, _, err = driver("replay", case, "--arm", "webgpu:f16=compute", "--out", target)
+    if code == 0:
+        pytest.skip("this adapter has shader-f16")
+    assert code == 3
+    if "offers no WebGPU" in err:
+        pytest.skip("no WebGPU here")
+    assert "f16=compute needs the feature shader-f16, which this adapter lacks" in err
+    assert not target.exists()
+
+
 def test_a_cache_that_cannot_be_written(
     driver: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

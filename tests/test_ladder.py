@@ -445,6 +445,33 @@ def test_a_ladder_with_a_rung_that_does_not_run(
     assert "scalar → simd128: no proven gain" in printed
 
 
+def test_a_ladder_of_precision(climb: Climb) -> None:
+    """Halves stay within limits that are in the receipt, and the report tells what came of them."""
+    words = ("--arm", "webgpu", "--axis", "precision", "--blocks", 1, "--budget", "8m")
+    code, found, printed = climb(*words)
+    if code == 3:
+        pytest.skip(f"no WebGPU here: {printed[-200:]}")
+    assert code == 0, printed
+    assert found and found.precision
+    off, storage, compute = found.precision.rungs
+    assert off.status == storage.status == "ok"
+    errors = {(rung.label, check.name): check for rung in (off, storage) for check in rung.checks}
+    for name in ("parity.grads", "final.params", "curve.loss"):
+        plain, halves = errors["off", name], errors["storage", name]
+        assert halves.limit == found.precision.limits["storage"][name]
+        assert plain.measured and halves.measured
+        assert plain.measured < halves.measured <= (halves.limit or 0)
+    assert errors["storage", "parity.grads"].measured > 1e-4, "so halves were read"  # type: ignore[operator]
+    assert storage.memory_bytes["halves"] * 8 >= storage.memory_bytes["state"]
+    assert storage.quality and storage.quality.before == "off"
+    assert off.text and storage.text
+    assert compute.status == "unsupported" or compute.checks
+    # One block gives no interval, so whatever lost is still told, and nothing is adopted.
+    assert found.precision.adopted == "off"
+    assert "storage not adopted" in printed
+    assert f"limits {found.precision.limits_sha256[:12]}" in printed
+
+
 def test_too_few_rungs(climb: Climb, monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, "memory64")
     code, found, printed = climb("--axis", "address")

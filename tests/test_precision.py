@@ -163,7 +163,7 @@ def test_the_report_tells_errors_learning_memory_and_decision() -> None:
     assert abs(storage.quality.excess) < storage.quality.limit
     assert storage.text is None
     assert "no slot exported" in storage.text_reason
-    assert compute.failures == ("no shader-f16",)
+    assert compute.reasons == ("no shader-f16",)
     assert found.adopted == "storage"
     assert found.limits["storage"] == gate_limits("storage", 1)
     assert len(found.limits_sha256) == 64
@@ -208,21 +208,26 @@ def test_a_failure_of_numbers_or_behaviour_rejects_the_fastest(name: str) -> Non
     storage = found.rungs[1]
     assert storage.status == "failed"
     assert bool(storage.nonfinite) == (name == "nan")
-    assert any(words.startswith("learning") for words in storage.failures)
+    first = "finite" if name == "nan" else "learning"
+    assert any(words.startswith(first) for words in storage.reasons)
     assert found.reasons[0].startswith("storage rejected: ")
     assert "storage rejected" in report.ladder(ladder_of(found), width=160)
     assert found.rungs[0].status == "ok", "the fault is B's alone"
+    text = ladder_of(found).model_dump_json()
+    assert LadderReport.model_validate_json(text).precision.adopted == "off"
 
 
-def test_a_run_that_ended_before_its_receipt_is_a_failure_with_its_reason() -> None:
+@pytest.mark.parametrize(("code", "status"), [(4, "failed"), (1, "failed"), (2, "not run")])
+def test_a_run_that_ended_before_its_receipt_keeps_its_reason(code: int, status: str) -> None:
+    """A crash speaks against a precision, a budget that was too short does not."""
     broken = PAIR.model_copy(
-        update={"exit_code": 4, "ratio": None, "reasons": ("f16=storage: weights beyond 65504",)}
+        update={"exit_code": code, "ratio": None, "reasons": ("f16=storage: weights beyond 65504",)}
     )
     offered = rungs("off", "storage")
     config = receipts.CONFIG
     found = precision_report(Frozen.of(offered, config, "now"), offered, [broken], [], b"abc")
-    assert found.rungs[1].status == "failed"
-    assert found.rungs[1].failures == ("f16=storage: weights beyond 65504",)
+    assert found.rungs[1].status == status
+    assert found.rungs[1].reasons == ("f16=storage: weights beyond 65504",)
     assert found.adopted == "off"
     assert found.hardware_fallback is None
 
@@ -231,7 +236,7 @@ def test_a_run_that_ended_before_its_receipt_is_a_failure_with_its_reason() -> N
 
 
 def rung(label: str, status: Any = "ok", *failures: str) -> PrecisionRung:
-    return PrecisionRung(label=label, precision=label, status=status, failures=failures)
+    return PrecisionRung(label=label, precision=label, status=status, reasons=failures)
 
 
 def pair_of(before: str, after: str, low: float | None, **changes: Any) -> LadderPair:
@@ -249,6 +254,7 @@ def pair_of(before: str, after: str, low: float | None, **changes: Any) -> Ladde
         ((0.8, 1.1), ("ok", "ok"), "off"),
         ((None, 1.3), ("ok", "ok"), "off"),
         ((1.1, 1.1), ("failed", "ok"), "off"),  # the first failure stops
+        ((1.1, 1.1), ("not run", "ok"), "compute"),
         ((1.1, 1.1), ("ok", "failed"), "storage"),
         ((1.1, 1.1), ("ok", "unsupported"), "storage"),
         ((1.1, 1.1), ("unsupported", "ok"), "compute"),

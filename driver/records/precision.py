@@ -35,7 +35,7 @@ class PrecisionRung(Record):
     label: str
     precision: str = Field(description="in words")
     status: Literal["ok", "failed", "unsupported", "not run"]
-    failures: tuple[str, ...] = Field(default=(), description="of numbers or behaviour")
+    reasons: tuple[str, ...] = Field(default=(), description="why it is not ok")
     checks: tuple[PrecisionCheck, ...] = ()
     drift: Number | None = Field(
         default=None, description="largest paired relative difference of a loss, rung before"

@@ -31,13 +31,14 @@ def precision_lines(console: Console, found: PrecisionReport) -> None:
     write_line(console, words)
     console.print(_facts_table(found.rungs))
     console.print()
-    console.print(_errors_table(found.rungs))
-    console.print()
+    if any(rung.checks for rung in found.rungs):
+        console.print(_errors_table(found.rungs))
+        console.print()
     for rung in found.rungs:
         if rung.text is not None:
             write_line(console, f"{rung.label} goes on from {found.prompt!r}: {rung.text!r}")
-        elif rung.status != "unsupported":
-            write_line(console, f"{rung.label}: no text: {rung.text_reason or rung.status}")
+        elif rung.text_reason:
+            write_line(console, f"{rung.label}: no text: {rung.text_reason}")
     console.print()
     write_line(console, f"adopted: {found.adopted}", "bold")
     for reason in found.reasons:
