@@ -271,6 +271,8 @@ def decide(
         if rung.status in ("unsupported", "not run"):
             why = "; ".join(rung.reasons) or "it was not run"
             reasons.append(f"{rung.label} not adopted: {why}")
+            if rung.status == "not run":
+                sure = 0.0  # the next pair's gain is over this one, not over what is adopted
             continue
         if rung.status == "failed":
             reasons.append(f"{rung.label} rejected: {'; '.join(rung.reasons)}")
@@ -279,7 +281,7 @@ def decide(
         if pair is None or not pair.claims or pair.low is None:
             why = "; ".join(pair.reasons) if pair and not pair.claims else "no interval of a ratio"
             reasons.append(f"{rung.label} not adopted: it was not shown to be faster ({why})")
-            sure = 0.0  # nothing after it can be shown against what is adopted
+            sure = 0.0
             continue
         sure *= pair.low
         if sure > 1:

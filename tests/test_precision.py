@@ -143,6 +143,20 @@ def test_float32_errors_pass_and_those_of_halves_fail_on_a_float32_side() -> Non
         assert (gate.status == "fail") == fails
 
 
+@pytest.mark.parametrize(("ran", "status"), [("storage", "pass"), ("off", "fail")])
+def test_what_ran_in_another_precision_fails_identity(ran: str, status: str) -> None:
+    built = webgpu_pair("off", "storage")
+    a, b = built.plan.arms
+    b = b.model_copy(update={"expected": b.expected | {"f16": "storage"}})
+    built = built.with_plan(arms=(a, b))
+    for index, slot in enumerate(built.slots):
+        if slot.side == "B":
+            built = built.with_slot(index, ran=slot.ran | {"f16": ran})
+    gate = next(g for g in parse(built.sealed()).gates if g.name == "identity.B")
+    assert gate.status == status
+    assert ("f16: ran 'off', configured 'storage'" in gate.reason) == (ran == "off")
+
+
 # --------------------------------------------------------------------------- the report
 
 
@@ -254,7 +268,7 @@ def pair_of(before: str, after: str, low: float | None, **changes: Any) -> Ladde
         ((0.8, 1.1), ("ok", "ok"), "off"),
         ((None, 1.3), ("ok", "ok"), "off"),
         ((1.1, 1.1), ("failed", "ok"), "off"),  # the first failure stops
-        ((1.1, 1.1), ("not run", "ok"), "compute"),
+        ((1.1, 1.1), ("not run", "ok"), "off"),  # faster than what did not run says nothing
         ((1.1, 1.1), ("ok", "failed"), "storage"),
         ((1.1, 1.1), ("ok", "unsupported"), "storage"),
         ((1.1, 1.1), ("unsupported", "ok"), "compute"),

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 from conftest import GOLDEN
+from safetensors.numpy import load_file
 
 from driver.arms import TILE_OF
 from driver.browser import BrowserSession
@@ -427,6 +428,28 @@ async def test_packed_weights_keep_their_tolerance(session, server, shape) -> No
     assert ran["kernels"]["adamw"]["file"] == "adamw_w16.wgsl"
     size = flat_size(config)
     assert 0 <= outcome.result.memory["buffer_bytes"]["halves"] - 2 * size < 256
+
+
+async def test_packed_weights_on_a_golden_case(session, server, golden) -> None:
+    """Every loss, norm and final parameter of the oracle's smallest case, by the curve's limits."""
+    case = read_case(golden / "tiny.case.safetensors")
+    answer = load_file(golden / "tiny.answer.safetensors")
+    got, _ = await trained(session, server, case, f16="storage")
+    limits = reduced_limits("storage", case.config.n_layer)
+
+    def check(gate: str, errors: list[float]) -> None:
+        assert max(errors) <= limits[gate], gate
+        assert max(errors) > 1e-6, f"{gate}: as right as float32"
+
+    check("curve.loss", list(np.abs(got.losses / answer["losses"] - 1)))
+    check("curve.grad_norm", list(np.abs(got.grad_norms / answer["grad_norms"] - 1)))
+    for gate, kind, tensors in (
+        ("parity.grads", "grad", got.grads),
+        ("final.params", "param", got.params),
+    ):
+        errors = [tensor_error(answer[f"{kind}/{n}"], x, n).rel_l2 for n, x in tensors.items()]
+        check(gate, errors)
+        print(gate, max(errors), limits[gate])
 
 
 async def test_packed_weights_need_no_more_dispatches(session, server) -> None:
