@@ -123,7 +123,7 @@ def _rung(
         # Bad input or a short budget says nothing about the precision.
         status = "failed" if pair.exit_code in (1, SlotError.exit_code) else "not run"
         return blank.model_copy(update={"status": status, "reasons": pair.reasons})
-    checks = _checks(seen.receipt, side, frozen.limits[rung.label])
+    checks = _checks(seen.receipt, side)
     slots = [slot for slot in seen.receipt.slots if slot.side == side]
     quality = _quality(seen, side, frozen.limits[rung.label]["curve.loss"])
     failures = [f"{c.name}: {c.reason}" for c in checks if c.status == "fail"]
@@ -158,15 +158,13 @@ def _seen(label: str, evidence: Sequence[Evidence]) -> tuple[Side, Evidence | No
     return "A", next((found for found in evidence if found.before == label), None)
 
 
-def _checks(
-    receipt: Receipt, side: Side, limits: Mapping[str, float]
-) -> tuple[PrecisionCheck, ...]:
+def _checks(receipt: Receipt, side: Side) -> tuple[PrecisionCheck, ...]:
     """The side's own blocking gates, and the errors of its slots; limits are the frozen ones."""
     failed = any(slot.status == "failed" and slot.side == side for slot in receipt.slots)
     kept = []
     for gate in receipt.gates:
         name, _, whose = gate.name.rpartition(".")
-        mine = whose == side and name in (*limits, "parity.export", "finite", "identity")
+        mine = whose == side and gate.gate_class == "blocking"
         shared = side == "B" and gate.name == "drift.loss"
         if mine or shared or (gate.name == "errors" and failed):
             kept.append(

@@ -37,7 +37,7 @@ def webgpu_pair(*precisions: str) -> receipts.Parts:
         arm.model_copy(update={"options": arm.options | {"f16": precision}})
         for arm, precision in zip(built.plan.arms, precisions, strict=True)
     )
-    gates = gate_plans(False, arms, built.plan.config.n_layer)
+    gates = gate_plans(False, built.reference, arms, built.plan.config.n_layer)
     return built.with_plan(arms=arms, gates=gates, evaluator=evaluator())
 
 
@@ -68,11 +68,13 @@ def test_the_limits_are_these_numbers() -> None:
     assert reduced_limits("off", 6) == {}
     assert reduced_limits("storage", 3) == {
         "parity.grads": 5e-3, "parity.params": 1e-2, "parity.first_loss": 1e-3,
-        "curve.loss": 1e-2, "curve.grad_norm": 5e-2, "final.params": 1e-1,
+        "curve.loss": 1e-2, "curve.grad_norm": 5e-2, "band.loss": 1e-2, "band.grad_norm": 5e-2,
+        "final.params": 1e-1,
     }  # fmt: skip
     assert reduced_limits("compute", 3) == {
         "parity.grads": 2e-2, "parity.params": 3e-2, "parity.first_loss": 3e-3,
-        "curve.loss": 3e-2, "curve.grad_norm": 2e-1, "final.params": 3e-1,
+        "curve.loss": 3e-2, "curve.grad_norm": 2e-1, "band.loss": 3e-2, "band.grad_norm": 2e-1,
+        "final.params": 3e-1,
     }  # fmt: skip
 
 
@@ -92,7 +94,7 @@ def test_less_precision_has_wider_limits_and_deeper_models_too(layers: int) -> N
 def test_limits_belong_to_the_side_that_computes_in_halves() -> None:
     built = webgpu_pair("off", "storage")
     limits = {gate.name: gate.limit for gate in built.plan.gates}
-    default = {gate.name: gate.limit for gate in gate_plans(False)}
+    default = {gate.name: gate.limit for gate in gate_plans(False, built.reference)}
     wider = reduced_limits("storage", built.plan.config.n_layer)
     for name, limit in limits.items():
         if name == "drift.loss":
@@ -122,7 +124,7 @@ def test_a_receipt_names_its_precision_and_cannot_have_other_limits() -> None:
     assert "float32)" in parse(webgpu_pair("off", "off").sealed()).verdict.headline
     assert ", f16 weights)" in parse(webgpu_pair("storage", "storage").sealed()).verdict.headline
     generous = built.with_plan(
-        gates=gate_plans(False, built.plan.arms, built.plan.config.n_layer + 40)
+        gates=gate_plans(False, built.reference, built.plan.arms, built.plan.config.n_layer + 40)
     )
     assert any("plan/gates" in fault for fault in verify(generous.sealed(), evaluator())[0])
 

@@ -7,6 +7,7 @@ const STORE = 4 << 20; // bytes of timestamps kept on the device until they are 
 
 // Operations whose kernels have other names; several kernels may be one operation.
 const OPERATION = {
+  adamw_w16: "adamw",
   crossentropy_forward: "crossentropy",
   layernorm_backward_params: "layernorm_backward",
   attention_backward_dq: "attention_backward",

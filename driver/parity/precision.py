@@ -11,7 +11,8 @@ squares. Layer norm and softmax may double what enters them. Hence one step:
     first loss  2·U: a loss moves no more than twice as far as the logits, relatively
 
 Over a curve errors are added to the weights step by step, in part with the same sign: ten times as
-much, the band included, which says what float32 explains. The key bias keeps its float32 limit: its gradient is 0 whatever the weights are.
+much, the band's steps included, since the band is what float32 explains. The key bias keeps its
+float32 limit: its gradient is 0 whatever the weights are.
 
 Products in half precision round each activation, each product and the sums of four as well: four
 roundings more, some of them three times over, taken together as three times the error.
