@@ -46,9 +46,9 @@ def pack(gpu: Gpu, values: np.ndarray) -> tuple[np.ndarray, int]:
     param[: values.size] = values
     out = gpu.run(
         "pack_w16", {"VECTORS": param.size // 4}, fold(param.size // 4, 64),
-        clip=np.zeros(2, np.uint32), param=param, param16=np.zeros(param.size // 2, np.uint32),
+        clip=np.zeros(3, np.uint32), param=param, param16=np.zeros(param.size // 2, np.uint32),
     )  # fmt: skip
-    return out["param16"].view(np.float16)[: values.size], int(out["clip"][1])
+    return out["param16"].view(np.float16)[: values.size], int(out["clip"][2])
 
 
 def test_packing_gives_every_half_back(gpu) -> None:
@@ -229,8 +229,10 @@ def test_adamw_keeps_the_copy_of_halves(gpu, huge) -> None:
     decay = np.full(64, 0xA5A5A5A5, np.uint32)
     shape, groups = {"VECTORS": size // 4}, fold(size // 4, 64)
     common = {"recipe": recipe_of(config), "facts": facts, "decay": decay}
-    plain = gpu.run("adamw", shape, groups, **common, clip=np.array([0.5], np.float32), **state)
-    clip = np.array([np.float32(0.5).view(np.uint32), 0], np.uint32)
+    plain = gpu.run(
+        "adamw", shape, groups, **common, clip=np.array([0.5, 0.25], np.float32), **state
+    )
+    clip = np.append(np.array([0.5, 0.25], np.float32).view(np.uint32), np.uint32(0))
     got = gpu.run(
         "adamw_w16", shape, groups, **common, clip=clip, **state,
         param16=np.zeros(size // 2, np.uint32),
@@ -240,4 +242,4 @@ def test_adamw_keeps_the_copy_of_halves(gpu, huge) -> None:
     with np.errstate(over="ignore"):
         want = got["param"].astype(np.float16)
     assert np.array_equal(got["param16"].view(np.uint16), want.view(np.uint16))
-    assert int(got["clip"][1]) == (2 if huge else 0)
+    assert int(got["clip"][2]) == (2 if huge else 0)

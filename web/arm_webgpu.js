@@ -197,7 +197,7 @@ class WebgpuArm {
       if (this.profile?.on) await this.profile.submitted();
       finished.push(device.queue.onSubmittedWorkDone());
     }
-    const overflows = { source: this.buffers.clip, at: 1 };
+    const overflows = { source: this.buffers.clip, at: 2 };
     return read_back(this.gpu, this.buffers.results, 0, this.buffers.readback, 2 * steps, overflows);
   }
 

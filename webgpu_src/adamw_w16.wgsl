@@ -26,6 +26,7 @@ struct Facts {
 }
 
 struct Clip {
+  shrink: f32,
   factor: f32,
   overflows: atomic<u32>,
 }
@@ -75,7 +76,7 @@ fn main(
 ) {
   let i = (group.y * groups.x + group.x) * 64u + local;
   if (i >= VECTORS) { return; }
-  let g = grad[i] * clip.factor;
+  let g = grad[i] * clip.shrink * clip.factor;
   let m_new = recipe.beta1 * m[i] + recipe.one_minus_beta1 * g;
   let v_new = recipe.beta2 * v[i] + recipe.one_minus_beta2 * g * g;
   let m_hat = m_new * facts.correction1;

@@ -6,6 +6,7 @@
 override VECTORS: u32;  // floats / 4
 
 struct Clip {
+  shrink: f32,
   factor: f32,
   overflows: atomic<u32>,
 }
