@@ -248,10 +248,15 @@ def parse_arm(text: str) -> ArmSpec:
                 f"arm {name}: unknown option {key!r}{hint} It has: {', '.join(allowed) or 'none'}"
             )
         options[key] = allowed[key].parse(name, key, value)
+    _fix_readers_of_halves(options)
+    return ArmSpec(name=name, options=options)
+
+
+def _fix_readers_of_halves(options: dict[str, Value]) -> None:
+    """Products that read halves have one variant: it is not left open to tuning."""
     if options.get("f16", "off") != "off":
         for product in READ_HALVES:
             options[product] = "blocked" if options[product] == AUTO else options[product]
-    return ArmSpec(name=name, options=options)
 
 
 def parse_arms(text: str) -> tuple[ArmSpec, ArmSpec]:

@@ -11,6 +11,7 @@ from driver.arms import (
     MEANINGS,
     NEEDED_FEATURE,
     OPTIONS,
+    READ_HALVES,
     TILE_OF,
     TILES,
     VARIANTS,
@@ -52,7 +53,19 @@ def specs(draw: st.DrawFn) -> ArmSpec:
         else:
             value = st.integers(int(option.low), int(option.high))
         options[key] = draw(st.just(AUTO) | value if option.auto else value)
+    if options.get("f16", "off") != "off":  # what reads halves is never left open
+        options |= {p: "blocked" for p in READ_HALVES if options[p] == AUTO}
     return ArmSpec(name=name, options=options)
+
+
+def test_products_that_read_halves_are_not_left_open() -> None:
+    options = parse_arm("webgpu:f16=storage").options
+    assert (options["mm_fwd"], options["mm_da"]) == ("blocked", "blocked")
+    assert {options["mm_db"], options["tile_fwd"]} == {AUTO}
+    with pytest.raises(Unsupported, match="f16=storage with mm_da=tiled: only the blocked"):
+        resolve(parse_arm("webgpu:f16=storage+mm_da=tiled"), FEATURES)
+    with pytest.raises(Unsupported, match="f16=compute needs the feature shader-f16"):
+        resolve(parse_arm("webgpu:f16=compute"), FEATURES)
 
 
 @given(specs())

@@ -51,7 +51,7 @@ FEATURES: dict[str, Any] = {
     "usable_threads": 6,
     "wasm": {"simd128": True, "relaxed_simd": True, "threads": True, "memory64": True,
              "memory64_shared": True},
-    "webgpu": {"available": True, "features": ["shader-f16"]},
+    "webgpu": {"available": True, "features": ["shader-f16", "subgroups"]},
 }  # fmt: skip
 CONFIG = presets.load("tiny").model
 RECEIPT = parse(receipts.parts().sealed())

@@ -504,7 +504,7 @@ async def test_products_in_halves_are_refused_without_the_feature(session, serve
 async def test_halves_need_the_blocked_products(session, server) -> None:
     failure = await failure_of(session, server, case_of(HALVED), f16="storage", matmul="tiled")
     assert failure.kind == "unsupported"
-    assert "matmul=tiled reads no halves" in failure.message
+    assert "mm_fwd=tiled reads no halves" in failure.message
 
 
 # --------------------------------------------------------------------------- loud
