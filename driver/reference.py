@@ -77,11 +77,20 @@ class Reference:
 # --------------------------------------------------------------------------- the step, downwards
 
 
-def loss_only(config: ModelConfig, params: Tensors, tokens: Array) -> float:
-    """Mean cross-entropy of one batch without keeping what a backward pass needs."""
+def loss_only(
+    config: ModelConfig,
+    params: Tensors,
+    tokens: Array,
+    go_on: Callable[[], None] = lambda: None,
+) -> float:
+    """Mean cross-entropy of one batch without keeping what a backward pass needs.
+
+    `go_on` is called after every layer and may raise to end the work.
+    """
     x = encoder_forward(tokens[:, :-1], params["wte"], params["wpe"])
     for layer in range(config.n_layer):
         x, _ = block_forward(config, params, f"h.{layer}.", x)
+        go_on()
     h, _ = layernorm_forward(x, params["lnf.g"], params["lnf.b"])
     return crossentropy_forward(h @ params["wte"].T, tokens[:, 1:])[0]
 

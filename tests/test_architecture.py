@@ -15,6 +15,7 @@ PACKAGE = Path(driver.__file__).parent
 ORDER = [
     "errors",
     "layout",
+    "aside",  # long work in a thread that can be cancelled
     "records",
     "draws",  # generators of weights and offsets, in arithmetic alone
     "tensors",  # before presets, which estimates memory from it
