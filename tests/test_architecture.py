@@ -171,7 +171,7 @@ def test_imports_point_upwards(file: Path) -> None:
 
 def test_the_way_in_starts_with_what_hears_ctrl_c() -> None:
     """Before the first slow import; and that module needs nothing slow itself."""
-    assert list(imports(tree_of(PACKAGE / "__main__.py")))[0] == "driver.starting"
+    assert next(imports(tree_of(PACKAGE / "__main__.py"))) == "driver.starting"
     assert foreign_imports(PACKAGE / "starting.py") == {"os", "signal", "types"}
 
 
