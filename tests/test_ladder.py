@@ -563,3 +563,59 @@ def test_every_axis(climb: Climb, axis: str) -> None:
         assert each.ratio and each.apart.gain, each
         assert each.verdict != "failed"
     assert found.fastest and found.fastest_apart
+
+
+def report_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], path: Path, word: str
+) -> tuple[int, str]:
+    """`driver WORD PATH`: exit code and all that it printed."""
+    monkeypatch.setattr(sys, "argv", ["driver", word, str(path)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    printed = "".join(capsys.readouterr())
+    assert "Traceback" not in printed
+    return int(ended.value.code or 0), printed
+
+
+def test_the_file_is_shown_and_is_no_receipt(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "tiny.ladder.json"
+    found = a_ladder([pair("scalar", "simd128")])
+    path.write_text(found.model_dump_json())
+    code, printed = report_of(monkeypatch, capsys, path, "report")
+    assert (code, printed) == (0, report.ladder(found, 110) + "\n")
+    for word in ("verify", "reproduce"):
+        code, printed = report_of(monkeypatch, capsys, path, word)
+        assert code == 2
+        assert "tiny.ladder.json" in printed and "`driver ladder`" in printed
+    path.write_text('{"format": "x"}')
+    assert "tiny.ladder.json: format is 'x'" in report_of(monkeypatch, capsys, path, "report")[1]
+    path.write_text('{"format": "driver-kernels/1"}')
+    for word in ("report", "verify"):
+        code, printed = report_of(monkeypatch, capsys, path, word)
+        assert code == 2
+        assert "tiny.ladder.json" in printed and "`driver kernels --json`" in printed
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"axis": "[/red]\x1b[2J", "meaning": "\x1b]0;x\x07"}, 0),
+        ({"rungs": [], "pairs": []}, 0),
+        ({"preset": {}}, 0),
+        ({"rungs": [{"label": "\x1b[2J"}]}, 2),
+        ({"pairs": 3}, 2),
+        ({"more\x1b": 1}, 2),
+    ],
+)
+def test_a_stranger_s_ladder(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    change: dict[str, Any], code: int,
+) -> None:  # fmt: skip
+    path = tmp_path / "x.ladder.json"
+    data = json.loads(a_ladder([pair("scalar", "simd128")]).model_dump_json())
+    path.write_text(json.dumps(data | change))
+    got, printed = report_of(monkeypatch, capsys, path, "report")
+    assert got == code
+    assert "\x1b" not in printed
