@@ -114,6 +114,16 @@ def test_a_failed_run_makes_no_claim() -> None:
     assert "No claim" in page
 
 
+def test_a_reference_shorter_than_the_training_says_so() -> None:
+    run = RUNS["good"]
+    assert "A against the float64 reference over 14 steps: " in report.text(run, width=300)
+    (_, a_error), *_ = run.comparison.curve_errors.items()
+    errors = {"A": a_error.model_copy(update={"steps": 10})}
+    comparison = run.comparison.model_copy(update={"curve_errors": errors})
+    page = report.text(run.model_copy(update={"comparison": comparison}), width=300)
+    assert "A against the float64 reference over 10 of 14 steps: " in page
+
+
 def test_numbers_that_are_none_are_shown_as_such() -> None:
     page = report.text(RUNS["not finite"], width=300)
     assert "B against the float64 reference over 14 steps: loss nan" in page
