@@ -20,7 +20,7 @@ from driver.arms import AUTO, TILE_OF, ArmSpec, Value, canonical, resolve
 from driver.axes import Step, axis_of, steps
 from driver.browser import BrowserChoice, BrowserSession
 from driver.corpus import Corpus
-from driver.errors import DriverError, Interrupted, SlotError, Unsupported, UsageError
+from driver.errors import ArmError, DriverError, Interrupted, SlotError, Unsupported, UsageError
 from driver.jobs import ADDRESS
 from driver.plan import Purpose
 from driver.prepare import probe
@@ -220,7 +220,7 @@ def _resolved(spec: ArmSpec, preset: Preset, features: dict[str, Any]) -> ArmJob
         return f"arm wasm: preset {preset.name} needs Memory64"
     try:
         return resolve(spec, features)
-    except Unsupported as error:
+    except (ArmError, Unsupported) as error:
         return str(error)
 
 
