@@ -242,13 +242,14 @@ def parse_arm(text: str) -> ArmSpec:
                 f"arm {name}: unknown option {key!r}{hint} It has: {', '.join(allowed) or 'none'}"
             )
         options[key] = allowed[key].parse(name, key, value)
-    if table is _WASM:
-        _check_together(name, options)
+    _check_together(name, options)
     return ArmSpec(name=name, options=options)
 
 
 def _check_together(name: str, options: Mapping[str, Value]) -> None:
     """Raises ArmError where options of a WASM arm exclude each other on every machine."""
+    if OPTIONS[name] is not _WASM:
+        return
     threads, simd = options["threads"], str(options["simd"])
     if options["shared"] == "off" and threads not in (AUTO, 1):
         raise ArmError(

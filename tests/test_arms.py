@@ -52,6 +52,11 @@ def specs(draw: st.DrawFn) -> ArmSpec:
         else:
             value = st.integers(int(option.low), int(option.high))
         options[key] = draw(st.just(AUTO) | value if option.auto else value)
+    if options.get("shared") == "off":  # which excludes more threads, as simd does tiles
+        options["threads"] = draw(st.sampled_from([AUTO, 1]))
+    for key in TILE_OF.values() if "simd" in options else ():
+        if options[key] not in TILES.get(options["simd"], (options[key],)):
+            options[key] = AUTO
     return ArmSpec(name=name, options=options)
 
 
