@@ -110,18 +110,22 @@ async def run(
     pairs: list[LadderPair] = []
     interrupted = False
     for index, (before, after) in enumerate(neighbours):
-        left_s = climb.budget_s - (time.monotonic() - began)
+        used_s, to_go = time.monotonic() - began, len(neighbours) - index
+        left_s = climb.budget_s - used_s
         blank = LadderPair(
             before=before.label,
             after=after.label,
-            budget_s=max(0.0, left_s / (len(neighbours) - index)),
+            budget_s=max(0.0, left_s / to_go),
             exit_code=0,
             apart=climb.gain(before, after),
         )
-        report.say(
-            f"pair {index + 1}/{len(neighbours)}: {before.label} → {after.label}, at most "
-            f"{blank.budget_s:.0f} s"
-        )
+        name = f"pair {index + 1}/{len(neighbours)}: {before.label} → {after.label}"
+        if left_s <= 0:
+            why = used_up(climb.budget_s, used_s, to_go, request.preset)
+            report.say(f"{name}: {why}")
+            pairs.append(_without(blank, why, UsageError.exit_code))
+            continue
+        report.say(f"{name}, at most {blank.budget_s:.0f} s")
         arms = (climb.arms[before.label], climb.arms[after.label])
         try:
             await climb_pair(request, blank, arms, choice, report, pairs)
@@ -299,6 +303,16 @@ async def _apart(
 # --------------------------------------------------------------------------- pairs
 
 
+def used_up(budget_s: float, used_s: float, to_go: int, preset: Preset) -> str:
+    """Why nothing is left for the `to_go` pairs to come, and a budget that would do for them."""
+    need_s = (used_s + to_go * preset.budget_s) / (1 - APART_SHARE)  # it grows with the budget
+    return (
+        f"the budget of {budget_s:.0f} s was used up before this pair ({used_s:.0f} s so far). Use "
+        f"--budget {math.ceil(need_s)}s, which leaves every pair the {preset.budget} of preset "
+        f"{preset.name}; with less, pairs are cut ({MORE_BUDGET})"
+    )
+
+
 async def climb_pair(
     request: Request,
     blank: LadderPair,
@@ -308,10 +322,6 @@ async def climb_pair(
     pairs: list[LadderPair],
 ) -> None:
     """One run, whatever comes of it added to `pairs`, also when it is cancelled."""
-    if not blank.budget_s:
-        used = f"the ladder's budget was used up before this pair; {MORE_BUDGET}"
-        pairs.append(_without(blank, used, UsageError.exit_code))
-        return
     specs = [ArmSpec(name=arm.name, options=arm.options) for arm in arms]
     question = (
         f"How much faster does a step get when {request.axis} goes from {blank.before} (A) to "

@@ -27,6 +27,7 @@ from driver.arms import (
     resolve,
 )
 from driver.axes import AXES, Axis, axis_of, steps
+from driver.cli import bench as bench_commands
 from driver.errors import ArmError
 from driver.ladder import fastest, measured, pin_tiles
 from driver.plan import evaluator
@@ -495,16 +496,26 @@ def test_a_part_of_the_budget_that_is_too_short(
     assert "no receipt" in printed
 
 
-async def test_a_budget_that_is_used_up() -> None:
-    """A pair for which nothing is left is not begun, and says so."""
-    blank = pair("a", "b").model_copy(update={"budget_s": 0.0, "ratio": None, "verdict": None})
-    pairs: list[LadderPair] = []
-    arms = (arm_job("null"), arm_job("null"))
-    nothing = cast(Any, None)
-    await ladder.climb_pair(nothing, blank, arms, nothing, nothing, pairs)
-    assert pairs[0].exit_code == 2
-    assert "used up" in pairs[0].reasons[0]
-    assert not pairs[0].claims
+def test_a_budget_that_is_used_up(climb: Climb, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pair for which nothing is left is not begun, and says what would do."""
+    fakes(monkeypatch, "ms=2", "ms=1", "ms=0.5")
+    monkeypatch.setattr(bench_commands, "parse_duration", lambda _: 1e-6)  # spent on any machine
+    code, found, printed = climb("--arm", "null", "--axis", "fake", "--budget", "1s")
+    assert code == 2
+    assert found
+    assert [p.exit_code for p in found.pairs] == [2, 2]
+    assert [p.receipt for p in found.pairs] == [None, None]
+    assert not any(p.claims for p in found.pairs)
+    assert "at most 0 s" not in printed
+    assert all("used up before this pair" in p.reasons[0] for p in found.pairs)
+
+
+def test_what_budget_would_do() -> None:
+    """What is behind it and the preset's budget a pair, a tenth more for the products apart."""
+    why = ladder.used_up(20, 33, 2, presets.load("small"))  # 3m a pair
+    assert "the budget of 20 s was used up before this pair (33 s so far)" in why
+    assert "--budget 437s, which leaves every pair the 3m of preset small" in why  # 393 / 0.9
+    assert ladder.MORE_BUDGET in why
 
 
 def test_interrupted(climb: Climb, monkeypatch: pytest.MonkeyPatch) -> None:
