@@ -1,3 +1,7 @@
+import driver.starting
 from driver.cli import main
 
-main()
+driver.starting.done()
+
+if __name__ == "__main__":
+    main()

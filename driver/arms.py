@@ -211,7 +211,8 @@ def canonical(name: str, options: dict[str, Value]) -> str:
 
 
 def parse_arm(text: str) -> ArmSpec:
-    """One arm; raises ArmError for an unknown name, option or value."""
+    """One arm; raises ArmError for an unknown name, option or value, or two that exclude each
+    other."""
     name, colon, rest = text.strip().partition(":")
     if name not in OPTIONS:
         near = difflib.get_close_matches(name, OPTIONS, 1)
@@ -248,8 +249,34 @@ def parse_arm(text: str) -> ArmSpec:
                 f"arm {name}: unknown option {key!r}{hint} It has: {', '.join(allowed) or 'none'}"
             )
         options[key] = allowed[key].parse(name, key, value)
+    _check_together(name, options)
     _fix_readers_of_halves(options)
     return ArmSpec(name=name, options=options)
+
+
+def _check_together(name: str, options: Mapping[str, Value]) -> None:
+    """Raises ArmError where options of a WASM arm exclude each other on every machine."""
+    if OPTIONS[name] is not _WASM:
+        return
+    threads, simd = options["threads"], str(options["simd"])
+    if options["shared"] == "off" and threads not in (AUTO, 1):
+        raise ArmError(
+            f"arm {name}: threads={threads} and shared=off exclude each other: without shared "
+            "memory there is one thread; leave one of them out"
+        )
+    if simd == AUTO:
+        return
+    given = {key: str(options[key]) for key in TILE_OF.values()}
+    wrong = {key: tile for key, tile in given.items() if tile not in (AUTO, *TILES[simd])}
+    if wrong:
+        key, tile = next(iter(wrong.items()))
+        if len(wrong) == len(given) and len(set(wrong.values())) == 1:
+            key = "tile"  # the short form for all three
+        homes = " or ".join(level for level, tiles in TILES.items() if tile in tiles)
+        raise ArmError(
+            f"arm {name}: {key}={tile}: a module with simd={simd} has the tiles "
+            f"{', '.join(TILES[simd])}; {tile} goes with simd={homes}"
+        )
 
 
 def _fix_readers_of_halves(options: dict[str, Value]) -> None:
@@ -278,7 +305,8 @@ def parse_arms(text: str) -> tuple[ArmSpec, ArmSpec]:
 def resolve(arm: ArmSpec, features: dict[str, Any]) -> ArmJob:
     """What runs on this machine: every `auto` decided from the page's probed features.
 
-    Raises Unsupported, with the reason, for what this browser cannot honour.
+    Raises Unsupported, with the reason, for what this browser cannot honour, and ArmError for an
+    option that what was chosen here excludes.
     """
     options = dict(arm.options)
     if arm.is_wasm:
@@ -379,6 +407,7 @@ def _resolve_wasm(arm: ArmSpec, options: dict[str, Value], features: dict[str, A
         options["simd"] = next(level for level, present in levels.items() if present)
     elif not levels[str(options["simd"])]:
         raise Unsupported(f"arm {arm.name}: this browser has no simd={options['simd']}")
+    _check_together(arm.name, options)
     _resolve_memory(arm.name, options, features)
     for product in _PRODUCTS:
         if options[product] == AUTO:
@@ -387,8 +416,3 @@ def _resolve_wasm(arm: ArmSpec, options: dict[str, Value], features: dict[str, A
     for option in TILE_OF.values():
         if options[option] == AUTO:
             options[option] = tiles[0]
-        elif options[option] not in tiles:
-            raise Unsupported(
-                f"arm {arm.name}: {option}={options[option]}: a module with simd={options['simd']} "
-                f"has the tiles {', '.join(tiles)}"
-            )

@@ -20,7 +20,7 @@ from driver.arms import AUTO, TILE_OF, ArmSpec, Value, canonical, resolve
 from driver.axes import Step, axis_of, steps
 from driver.browser import BrowserChoice, BrowserSession
 from driver.corpus import Corpus
-from driver.errors import DriverError, Interrupted, SlotError, Unsupported, UsageError
+from driver.errors import ArmError, DriverError, Interrupted, SlotError, Unsupported, UsageError
 from driver.jobs import ADDRESS
 from driver.plan import Purpose, now_utc
 from driver.precision import Evidence, Frozen, precision_report
@@ -119,18 +119,22 @@ async def run(
     pairs: list[LadderPair] = []
     interrupted = False
     for index, (before, after) in enumerate(neighbours):
-        left_s = climb.budget_s - (time.monotonic() - began)
+        used_s, to_go = time.monotonic() - began, len(neighbours) - index
+        left_s = climb.budget_s - used_s
         blank = LadderPair(
             before=before.label,
             after=after.label,
-            budget_s=max(0.0, left_s / (len(neighbours) - index)),
+            budget_s=max(0.0, left_s / to_go),
             exit_code=0,
             apart=climb.gain(before, after),
         )
-        report.say(
-            f"pair {index + 1}/{len(neighbours)}: {before.label} → {after.label}, at most "
-            f"{blank.budget_s:.0f} s"
-        )
+        name = f"pair {index + 1}/{len(neighbours)}: {before.label} → {after.label}"
+        if left_s <= 0:
+            why = used_up(climb.budget_s, used_s, to_go, request.preset)
+            report.say(f"{name}: {why}")
+            pairs.append(_without(blank, why, UsageError.exit_code))
+            continue
+        report.say(f"{name}, at most {blank.budget_s:.0f} s")
         arms = (climb.arms[before.label], climb.arms[after.label])
         if frozen and pairs and pairs[-1].exit_code in (1, SlotError.exit_code):
             why = f"not run: the pair before it, {pairs[-1].before} → {before.label}, failed"
@@ -235,7 +239,7 @@ def _resolved(spec: ArmSpec, preset: Preset, features: dict[str, Any]) -> ArmJob
         return f"arm wasm: preset {preset.name} needs Memory64"
     try:
         return resolve(spec, features)
-    except Unsupported as error:
+    except (ArmError, Unsupported) as error:
         return str(error)
 
 
@@ -314,6 +318,16 @@ async def _apart(
 # --------------------------------------------------------------------------- pairs
 
 
+def used_up(budget_s: float, used_s: float, to_go: int, preset: Preset) -> str:
+    """Why nothing is left for the `to_go` pairs to come, and a budget that would do for them."""
+    need_s = (used_s + to_go * preset.budget_s) / (1 - APART_SHARE)  # it grows with the budget
+    return (
+        f"the budget of {budget_s:.0f} s was used up before this pair ({used_s:.0f} s so far). Use "
+        f"--budget {math.ceil(need_s)}s, which leaves every pair the {preset.budget} of preset "
+        f"{preset.name}; with less, pairs are cut ({MORE_BUDGET})"
+    )
+
+
 async def climb_pair(
     request: Request,
     blank: LadderPair,
@@ -325,10 +339,6 @@ async def climb_pair(
 ) -> None:
     """One run, whatever comes of it added to `pairs`, also when it is cancelled; what it measured
     to `evidence`."""
-    if not blank.budget_s:
-        used = f"the ladder's budget was used up before this pair; {MORE_BUDGET}"
-        pairs.append(_without(blank, used, UsageError.exit_code))
-        return
     specs = [ArmSpec(name=arm.name, options=arm.options) for arm in arms]
     question = (
         f"How much faster does a step get when {request.axis} goes from {blank.before} (A) to "

@@ -6,7 +6,7 @@ from driver.arms import AUTO, OPTIONS, ArmSpec, Value
 from driver.errors import ArmError, ReceiptError, UsageError
 from driver.receipt import digest, parse
 from driver.records import ArmPlan, Pinned, Side
-from driver.store import read_json
+from driver.store import read_receipt
 
 
 def pin_arms(specs: tuple[ArmSpec, ArmSpec], path: Path) -> tuple[ArmSpec, ArmSpec]:
@@ -18,7 +18,7 @@ def pin_arms(specs: tuple[ArmSpec, ArmSpec], path: Path) -> tuple[ArmSpec, ArmSp
     Raises ReceiptError for a file that is no whole receipt, UsageError where an arm or a choice is
     not in it.
     """
-    data = read_json(path)
+    data = read_receipt(path)
     receipt = parse(data)
     if receipt.digest != digest(data):
         raise ReceiptError(f"{path}: was changed after it was written; its digest does not match")

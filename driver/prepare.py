@@ -3,7 +3,6 @@
 The first unexplained numerical failure stops here, before any long loop.
 """
 
-import asyncio
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 
 from driver.adapter import AdapterVerdict, judge_page
 from driver.arms import AUTO, TILE_OF, ArmSpec, canonical, chosen_text, resolve
+from driver.aside import aside
 from driver.browser import BrowserSession
 from driver.errors import SlotError, Unsupported, UsageError
 from driver.jobs import (
@@ -166,14 +166,17 @@ class Preparation:
         """Instructions of the parity job, for a progress bar."""
         return 5 if self.forward_reason else 3 + 4 * len(TEACHER_STEPS)
 
-    @property
-    def reference_step_s(self) -> float | None:
+    async def reference_step_s(self) -> float | None:
         """Time of one float64 reference step, in seconds; None where it takes none."""
         if self.forward_reason:
             return None
-        if not self.teacher.steps:
-            self.teacher.compute()
+        await self._teach()
         return self.teacher.step_s
+
+    async def _teach(self) -> None:
+        """The teacher states, computed once."""
+        if not self.teacher.steps:
+            await aside(lambda go_on: self.teacher.compute(go_on=go_on))
 
     async def arm(self, side: Side, spec: ArmSpec) -> Prepared:
         """Resolves, checks and times one arm.
@@ -226,8 +229,7 @@ class Preparation:
 
     async def _check(self, side: Side, arm: ArmJob) -> tuple[ArmParity, float, float, float]:
         """Parity at the teacher points and the round trip; also step, readback and overhead ms."""
-        if not self.teacher.steps:
-            self.teacher.compute()
+        await self._teach()
         states: dict[str, StateRef] = {"initial": self.initial}
         program = [open_op()]
         for t in TEACHER_STEPS:
@@ -266,7 +268,7 @@ class Preparation:
         """The reference where it is a forward pass of the first batch and nothing else."""
         if self._forward is None:
             reason = self.forward_reason or ""
-            self._forward = await asyncio.to_thread(forward_facts, self.workload, reason)
+            self._forward = await aside(lambda go_on: forward_facts(self.workload, reason, go_on))
         return self._forward
 
     async def _check_forward(

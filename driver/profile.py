@@ -2,11 +2,14 @@
 
 Windows without and with the profiler alternate, two of each in a round, in the order A B B A, which
 cancels a linear drift of the machine within the round; so the profiler's cost is a ratio per round.
+
+All figures come from one round, the one whose windows with the profiler took least: whatever else
+the machine does makes a window longer, so that round was disturbed least. Medians of each operation
+apart would come from different windows and not add up to any step.
 """
 
 import math
 from collections.abc import Sequence
-from statistics import median
 
 from driver.records import ModelConfig, Profile, ProfileOp, ProfileSamples
 from driver.tensors import operation_flops
@@ -14,37 +17,33 @@ from driver.tensors import operation_flops
 
 def profile_of(samples: ProfileSamples, config: ModelConfig) -> Profile:
     """The profile that these samples give."""
-    steps = samples.steps
-    wall_profiled_ms = median(samples.profiled_ms) / steps
+    steps = 2 * samples.steps  # of a round's two windows
+    plain, profiled = _rounds(samples.plain_ms), _rounds(samples.profiled_ms)
+    at = profiled.index(min(profiled))
     flops = operation_flops(config)
-    ops = []
+    ops, covered_ms = [], 0.0
     for op in samples.ops:
-        ms, work = median(op.windows_ms) / steps, flops.get(op.op)
-        share = _ratio(ms, wall_profiled_ms)
-        gflops = None if work is None else _ratio(work / 1e6, ms)
+        round_ms, work = _rounds(op.windows_ms)[at], flops.get(op.op)
+        ms = round_ms / steps
+        covered_ms += round_ms
         ops.append(
             ProfileOp(
-                op=op.op, calls=op.calls, ms=ms, share=share, flops=work, gflops=gflops,
+                op=op.op, calls=op.calls, ms=ms, share=_ratio(round_ms, profiled[at]), flops=work,
+                gflops=None if work is None else _ratio(work / 1e6, ms),
                 below_clock_step=ms / op.calls < (samples.clock_step_ms or 0.0),
             )
         )  # fmt: skip
-    costs = [
-        _ratio(profiled, plain)
-        for profiled, plain in zip(
-            _rounds(samples.profiled_ms), _rounds(samples.plain_ms), strict=True
-        )
-    ]
+    costs = [_ratio(*pair) for pair in zip(profiled, plain, strict=True)]
     known = [cost for cost in costs if cost is not None]
-    covered = [sum(window) for window in zip(*(op.windows_ms for op in samples.ops), strict=True)]
-    uncovered = [wall - inside for wall, inside in zip(samples.profiled_ms, covered, strict=True)]
     return Profile(
         samples=samples,
         rounds=len(costs),
-        wall_ms=median(samples.plain_ms) / steps,
-        wall_profiled_ms=wall_profiled_ms,
-        cost=median(known) if known else None,
+        round=at + 1,
+        wall_ms=plain[at] / steps,
+        wall_profiled_ms=profiled[at] / steps,
+        cost=costs[at],
         cost_range=(min(known), max(known)) if known else None,
-        uncovered_ms=median(uncovered) / steps,
+        uncovered_ms=(profiled[at] - covered_ms) / steps,
         ops=tuple(ops),
     )
 

@@ -77,16 +77,30 @@ class Reference:
 # --------------------------------------------------------------------------- the step, downwards
 
 
-def loss_only(config: ModelConfig, params: Tensors, tokens: Array) -> float:
-    """Mean cross-entropy of one batch without keeping what a backward pass needs."""
-    return crossentropy_forward(logits_of(config, params, tokens[:, :-1]), tokens[:, 1:])[0]
+def loss_only(
+    config: ModelConfig,
+    params: Tensors,
+    tokens: Array,
+    go_on: Callable[[], None] = lambda: None,
+) -> float:
+    """Mean cross-entropy of one batch without keeping what a backward pass needs.
+
+    `go_on` is called after every layer and may raise to end the work.
+    """
+    return crossentropy_forward(logits_of(config, params, tokens[:, :-1], go_on), tokens[:, 1:])[0]
 
 
-def logits_of(config: ModelConfig, params: Tensors, inputs: Array) -> Array:
-    """Logits (B, T, V) of `inputs` (B, T), T at most the context."""
+def logits_of(
+    config: ModelConfig,
+    params: Tensors,
+    inputs: Array,
+    go_on: Callable[[], None] = lambda: None,
+) -> Array:
+    """Logits (B, T, V) of `inputs` (B, T), T at most the context; `go_on` as in `loss_only`."""
     x = encoder_forward(inputs, params["wte"], params["wpe"])
     for layer in range(config.n_layer):
         x, _ = block_forward(config, params, f"h.{layer}.", x)
+        go_on()
     h, _ = layernorm_forward(x, params["lnf.g"], params["lnf.b"])
     return np.asarray(h @ params["wte"].T)
 

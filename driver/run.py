@@ -11,6 +11,7 @@ from typing import Any
 
 from driver import machine, store
 from driver.arms import ArmSpec
+from driver.aside import GoOn, aside
 from driver.browser import BrowserChoice, BrowserSession
 from driver.corpus import Corpus
 from driver.errors import UsageError
@@ -88,7 +89,7 @@ async def run(
             request.purpose,
             workload,
             (a, b),
-            preparation.reference_step_s,
+            await preparation.reference_step_s(),
             time.monotonic() - began,
         )
         checkpoints: dict[int, Tensors] = {}
@@ -97,13 +98,16 @@ async def run(
         else:
             report.phase("reference (NumPy float64)", reference_steps)
             ends = frozenset(min(c.total_steps, reference_steps) for c in shape.choices)
-            reference, checkpoints = await asyncio.to_thread(
-                reference_curve, workload, reference_steps, ends, report.step
+            reference, checkpoints = await aside(
+                lambda go_on: reference_curve(
+                    workload, reference_steps, ends, _stepping(report, go_on)
+                )
             )
             if band_steps:
                 report.phase("float32 replicas of the reference", REPLICAS * band_steps)
-                reference = await asyncio.to_thread(
-                    with_band, workload, reference, band_steps, report.step
+                curve = reference
+                reference = await aside(
+                    lambda go_on: with_band(workload, curve, band_steps, _stepping(report, go_on))
                 )
         measured = freeze(
             request.purpose, workload, maker, (a, b), shape, reference, probed, facts, state, others
@@ -124,6 +128,16 @@ async def run(
                 on_partial(receipt, path)
                 raise
     return _write(request, measured, report)
+
+
+def _stepping(report: Reporter, go_on: GoOn) -> Callable[[int], None]:
+    """Reports a step done, and ends the work that nobody waits for any more."""
+
+    def on_step(done: int) -> None:
+        go_on()
+        report.step(done)
+
+    return on_step
 
 
 def _write(request: Request, measured: Measured, report: Reporter) -> tuple[dict[str, Any], Path]:

@@ -15,6 +15,12 @@ from driver import layout
 from driver.errors import ReceiptError, UsageError
 from driver.records import Calibration, CalibrationKey
 
+# Files of this project that are no receipts, by their format: what one is, and which command's.
+_OTHERS = {
+    "driver-ladder/1": ("a ladder", "driver ladder", "its pairs' receipts lie beside it"),
+    "driver-kernels/1": ("a file of single kernels", "driver kernels --json", "it has no receipt"),
+    "driver-geometry/1": ("a step's geometry", "driver geometry --json", "it has no receipt"),
+}
 MAX_BYTES = 64 * 2**20  # of text; as Python objects a receipt takes about ten times as much
 
 
@@ -44,6 +50,16 @@ def read_json(path: Path) -> Any:
         raise ReceiptError(f"{path}: nested too deeply for a receipt") from error
     except ValueError as error:
         raise ReceiptError(f"{path}: not the JSON of a receipt ({error})") from error
+
+
+def read_receipt(path: Path) -> Any:
+    """As `read_json`; raises ReceiptError as well where the file is another result of ours."""
+    data = read_json(path)
+    other = _OTHERS.get(str(data.get("format"))) if isinstance(data, dict) else None
+    if other:
+        what, command, hint = other
+        raise ReceiptError(f"{path}: this is {what}, written by `{command}`, no receipt; {hint}")
+    return data
 
 
 def write_json(path: Path, data: Any) -> None:

@@ -64,8 +64,13 @@ class TeacherStates:
     steps: dict[int, tuple[Reference, Any]] = field(default_factory=dict)
     step_s: float = 0.0
 
-    def compute(self, at: tuple[int, ...] = TEACHER_STEPS) -> None:
-        """Runs the reference up to the last point; `step_s` is the time of one of its steps."""
+    def compute(
+        self, at: tuple[int, ...] = TEACHER_STEPS, go_on: Callable[[], None] = lambda: None
+    ) -> None:
+        """Runs the reference up to the last point; `step_s` is the time of one of its steps.
+
+        `go_on` is called after every step of the walk and may raise, which leaves nothing of use.
+        """
         w = self.workload
         tokens = w.batches(max(at) + 1)
         walker, spent = Reference(w.config, w.state), []
@@ -85,13 +90,17 @@ class TeacherStates:
             began = time.perf_counter()
             walker.step(tokens[index])
             spent.append(time.perf_counter() - began)
+            go_on()
         self.step_s = median(spent)
 
 
 def reference_curve(
     workload: Workload, steps: int, checkpoints: frozenset[int], on_step: Callable[[int], None]
 ) -> tuple[ReferenceFacts, dict[int, Tensors]]:
-    """The float64 reference over `steps` steps, and its parameters after each of `checkpoints`."""
+    """The float64 reference over `steps` steps, and its parameters after each of `checkpoints`.
+
+    `on_step` gets the number of steps done and may raise to end the work.
+    """
     reference = Reference(workload.config, workload.state)
     tokens = workload.batches(max(steps, 1))
     losses, norms = [], []
@@ -135,8 +144,13 @@ def with_band(
     )
 
 
-def forward_facts(workload: Workload, reason: str) -> ReferenceFacts:
-    """The reference where it is a forward pass of the first batch, in float32, and nothing else."""
+def forward_facts(
+    workload: Workload, reason: str, go_on: Callable[[], None] = lambda: None
+) -> ReferenceFacts:
+    """The reference where it is a forward pass of the first batch, in float32, and nothing else.
+
+    `go_on` is called after every layer and may raise to end the work.
+    """
     tokens = workload.batches(1)[0]
     return ReferenceFacts(
         dtype="float32",
@@ -145,7 +159,7 @@ def forward_facts(workload: Workload, reason: str) -> ReferenceFacts:
         first_step_grad_norms={},
         band=None,
         band_reason=reason,
-        first_loss=loss_only(workload.config, workload.state, tokens),
+        first_loss=loss_only(workload.config, workload.state, tokens, go_on),
         reason=reason,
     )
 

@@ -15,6 +15,7 @@ PACKAGE = Path(driver.__file__).parent
 ORDER = [
     "errors",
     "layout",
+    "aside",  # long work in a thread that can be cancelled
     "records",
     "draws",  # generators of weights and offsets, in arithmetic alone
     "tensors",  # before presets, which estimates memory from it
@@ -66,7 +67,7 @@ ORDER = [
     "ladder",  # several runs, a rung apart
     "cli",
 ]
-EXEMPT = {"__init__", "__main__"}  # the package's version; the way in
+EXEMPT = {"__init__", "__main__", "starting"}  # the package's version; the way in
 
 MATHS = [
     "draws",
@@ -167,6 +168,12 @@ def test_imports_point_upwards(file: Path) -> None:
         return
     above = ORDER[: ORDER.index(module_of(file))]
     assert our_imports(file) <= set(above)
+
+
+def test_the_way_in_starts_with_what_hears_ctrl_c() -> None:
+    """Before the first slow import; and that module needs nothing slow itself."""
+    assert next(imports(tree_of(PACKAGE / "__main__.py"))) == "driver.starting"
+    assert foreign_imports(PACKAGE / "starting.py") == {"os", "signal", "types"}
 
 
 @pytest.mark.parametrize("file", FILES, ids=shown)

@@ -55,6 +55,11 @@ def specs(draw: st.DrawFn) -> ArmSpec:
         options[key] = draw(st.just(AUTO) | value if option.auto else value)
     if options.get("f16", "off") != "off":  # what reads halves is never left open
         options |= {p: "blocked" for p in READ_HALVES if options[p] == AUTO}
+    if options.get("shared") == "off":  # which excludes more threads, as simd does tiles
+        options["threads"] = draw(st.sampled_from([AUTO, 1]))
+    for key in TILE_OF.values() if "simd" in options else ():
+        if options[key] not in TILES.get(options["simd"], (options[key],)):
+            options[key] = AUTO
     return ArmSpec(name=name, options=options)
 
 
@@ -167,6 +172,12 @@ def test_tile_is_shorthand_for_the_tiles_of_the_three_products(text: str) -> Non
         ("wasm:kernels=naive+kernels=naive", "option kernels is given twice"),
         ("wasm:kernels=fast", "kernels=fast: expected one of naive, forward"),
         ("wasm:tile=5x5", "tile=5x5: expected one of 2x4, 4x4, 4x8"),
+        (
+            "wasm:tile=8x8+simd=off",
+            "tile=8x8: a module with simd=scalar has the tiles 2x4, 4x4; 8x8",
+        ),
+        ("wasm:simd=on+tile_db=4x4", "tile_db=4x4: a module with simd=simd128 has the tiles 4x8"),
+        ("wasm:threads=4+shared=off", "threads=4 and shared=off exclude each other"),
         ("wasm:simd=avx", "simd=avx: expected one of scalar, simd128, relaxed, auto"),
         ("wasm:threads=0", "threads=0: expected 1 to 256"),
         ("wasm:threads=257", "threads=257: expected 1 to 256"),
@@ -242,12 +253,27 @@ def test_auto_takes_the_best_instruction_set(features: dict[str, Any], level: st
 
 
 @pytest.mark.parametrize(
+    ("arm", "said"),
+    [
+        ("wasm:tile=2x4", "arm wasm: tile=2x4: a module with simd=relaxed has the tiles 4x8"),
+        ("wasm64:tile_da=2x4", "arm wasm64: tile_da=2x4: a module with simd=relaxed has the tiles"),
+        ("wasm:tile=2x4+tile_da=4x8", "tile_fwd=2x4: a module"),
+    ],
+)
+def test_an_option_that_what_was_chosen_here_excludes(arm: str, said: str) -> None:
+    with pytest.raises(ArmError) as error:
+        resolve(parse_arm(arm), FEATURES)
+    assert said in str(error.value)
+    assert "goes with simd=scalar" in str(error.value)
+    assert error.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
     ("arm", "features", "said"),
     [
         ("wasm:simd=relaxed", without("relaxed_simd"), "no simd=relaxed"),
         ("wasm:simd=on", without("relaxed_simd", "simd128"), "no simd=simd128"),
         ("wasm:threads=2", without("threads"), "threads=2 needs shared WebAssembly memory"),
-        ("wasm:threads=2+shared=off", FEATURES, "threads=2 needs shared WebAssembly memory"),
         ("wasm:shared=on", without("threads"), "no shared WebAssembly memory"),
         ("wasm:shared=on", FEATURES | {"cross_origin_isolated": False}, "cross-origin isolation"),
         ("wasm64", without("memory64"), "no Memory64; use arm wasm"),
@@ -261,8 +287,6 @@ def test_auto_takes_the_best_instruction_set(features: dict[str, Any], level: st
         ),
         ("webgpu", {}, "no WebGPU here"),
         ("webgpu:matmul=subgroup", FEATURES, "needs the adapter's feature subgroups"),
-        ("wasm:tile_da=2x4", FEATURES, "tile_da=2x4: a module with simd=relaxed has the tiles 4x8"),
-        ("wasm:tile=8x8+simd=off", FEATURES, "has the tiles 2x4, 4x4"),
     ],
 )
 def test_what_the_browser_lacks_ends_the_run(arm: str, features: dict[str, Any], said: str) -> None:

@@ -265,3 +265,21 @@ def test_more_bad_usage(driver: Run, tmp_path: Path, words: list[str]) -> None:
     code, _, err = driver("run", *words, "--out", tmp_path)
     assert code == 2
     assert words[-1] in err
+
+
+def test_interrupted_while_it_starts(tmp_path: Path) -> None:
+    """Ctrl-C in an import that swallows every exception still ends it, with one line."""
+    (tmp_path / "typer.py").write_text(
+        "import os, signal\n"
+        "try:\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    for _ in range(1000): pass\n"
+        "except BaseException:\n"
+        "    pass\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "driver", "presets"],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "driver: interrupted\n")

@@ -27,6 +27,7 @@ from driver.arms import (
     resolve,
 )
 from driver.axes import AXES, Axis, axis_of, steps
+from driver.cli import bench as bench_commands
 from driver.errors import ArmError
 from driver.ladder import fastest, measured, pin_tiles
 from driver.plan import evaluator
@@ -523,16 +524,26 @@ def test_a_part_of_the_budget_that_is_too_short(
     assert "no receipt" in printed
 
 
-async def test_a_budget_that_is_used_up() -> None:
-    """A pair for which nothing is left is not begun, and says so."""
-    blank = pair("a", "b").model_copy(update={"budget_s": 0.0, "ratio": None, "verdict": None})
-    pairs: list[LadderPair] = []
-    arms = (arm_job("null"), arm_job("null"))
-    nothing = cast(Any, None)
-    await ladder.climb_pair(nothing, blank, arms, nothing, nothing, pairs)
-    assert pairs[0].exit_code == 2
-    assert "used up" in pairs[0].reasons[0]
-    assert not pairs[0].claims
+def test_a_budget_that_is_used_up(climb: Climb, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pair for which nothing is left is not begun, and says what would do."""
+    fakes(monkeypatch, "ms=2", "ms=1", "ms=0.5")
+    monkeypatch.setattr(bench_commands, "parse_duration", lambda _: 1e-6)  # spent on any machine
+    code, found, printed = climb("--arm", "null", "--axis", "fake", "--budget", "1s")
+    assert code == 2
+    assert found
+    assert [p.exit_code for p in found.pairs] == [2, 2]
+    assert [p.receipt for p in found.pairs] == [None, None]
+    assert not any(p.claims for p in found.pairs)
+    assert "at most 0 s" not in printed
+    assert all("used up before this pair" in p.reasons[0] for p in found.pairs)
+
+
+def test_what_budget_would_do() -> None:
+    """What is behind it and the preset's budget a pair, a tenth more for the products apart."""
+    why = ladder.used_up(20, 33, 2, presets.load("small"))  # 3m a pair
+    assert "the budget of 20 s was used up before this pair (33 s so far)" in why
+    assert "--budget 437s, which leaves every pair the 3m of preset small" in why  # 393 / 0.9
+    assert ladder.MORE_BUDGET in why
 
 
 def test_interrupted(climb: Climb, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -591,3 +602,59 @@ def test_every_axis(climb: Climb, axis: str) -> None:
         assert each.ratio and each.apart.gain, each
         assert each.verdict != "failed"
     assert found.fastest and found.fastest_apart
+
+
+def report_of(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], path: Path, word: str
+) -> tuple[int, str]:
+    """`driver WORD PATH`: exit code and all that it printed."""
+    monkeypatch.setattr(sys, "argv", ["driver", word, str(path)])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    printed = "".join(capsys.readouterr())
+    assert "Traceback" not in printed
+    return int(ended.value.code or 0), printed
+
+
+def test_the_file_is_shown_and_is_no_receipt(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "tiny.ladder.json"
+    found = a_ladder([pair("scalar", "simd128")])
+    path.write_text(found.model_dump_json())
+    code, printed = report_of(monkeypatch, capsys, path, "report")
+    assert (code, printed) == (0, report.ladder(found, 110) + "\n")
+    for word in ("verify", "reproduce"):
+        code, printed = report_of(monkeypatch, capsys, path, word)
+        assert code == 2
+        assert "tiny.ladder.json" in printed and "`driver ladder`" in printed
+    path.write_text('{"format": "x"}')
+    assert "tiny.ladder.json: format is 'x'" in report_of(monkeypatch, capsys, path, "report")[1]
+    path.write_text('{"format": "driver-kernels/1"}')
+    for word in ("report", "verify"):
+        code, printed = report_of(monkeypatch, capsys, path, word)
+        assert code == 2
+        assert "tiny.ladder.json" in printed and "`driver kernels --json`" in printed
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"axis": "[/red]\x1b[2J", "meaning": "\x1b]0;x\x07"}, 0),
+        ({"rungs": [], "pairs": []}, 0),
+        ({"preset": {}}, 0),
+        ({"rungs": [{"label": "\x1b[2J"}]}, 2),
+        ({"pairs": 3}, 2),
+        ({"more\x1b": 1}, 2),
+    ],
+)
+def test_a_stranger_s_ladder(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    change: dict[str, Any], code: int,
+) -> None:  # fmt: skip
+    path = tmp_path / "x.ladder.json"
+    data = json.loads(a_ladder([pair("scalar", "simd128")]).model_dump_json())
+    path.write_text(json.dumps(data | change))
+    got, printed = report_of(monkeypatch, capsys, path, "report")
+    assert got == code
+    assert "\x1b" not in printed

@@ -31,32 +31,46 @@ RAW: dict[str, Any] = {
 def test_figures_by_hand() -> None:
     found = profile_of(ProfileSamples.model_validate(RAW), CONFIG)
     assert found.rounds == 2
-    assert found.wall_ms == 14 / 2
-    assert found.wall_profiled_ms == 16 / 2
+    assert found.round == 1  # 22 ms with the profiler, the other has 42
+    assert found.wall_ms == 20 / 4
+    assert found.wall_profiled_ms == 22 / 4
     assert found.cost_range == (42 / 40, 22 / 20)
-    assert found.cost == pytest.approx((42 / 40 + 22 / 20) / 2)
-    assert found.uncovered_ms == 1 / 2  # of 3, 1, 1, 1 ms a window
+    assert found.cost == 22 / 20
+    assert found.uncovered_ms == (3 + 1) / 4
     gelu, matmul = found.ops
-    assert (gelu.op, gelu.calls, gelu.ms, gelu.share) == ("gelu_forward", 1, 1.0, 1 / 8)
+    assert (gelu.op, gelu.calls, gelu.ms, gelu.share) == ("gelu_forward", 1, 2 / 4, 2 / 22)
     assert gelu.flops is gelu.gflops is None
-    assert (matmul.calls, matmul.ms, matmul.share) == (4, 5.0, 5 / 8)
+    assert (matmul.calls, matmul.ms, matmul.share) == (4, 16 / 4, 16 / 22)
     # L 1, C 4, F 8, N 6: 4→12, 4→4, 8→4 (4→8 is GELU's), a multiply-add is 2.
     assert matmul.flops == 2 * 6 * (48 + 16 + 32)
-    assert matmul.gflops == pytest.approx(matmul.flops / 5e6)
+    assert matmul.gflops == pytest.approx(matmul.flops / 4e6)
 
 
 def test_what_takes_less_than_the_clocks_step_is_marked() -> None:
-    """gelu_forward takes 1 ms a call and matmul_forward 1.25 ms."""
+    """gelu_forward takes 0.5 ms a call and matmul_forward 1 ms."""
     assert not any(op.below_clock_step for op in profile_of(samples(None), CONFIG).ops)
-    assert [op.below_clock_step for op in profile_of(samples(1.0), CONFIG).ops] == [False, False]
-    found = profile_of(samples(1.1), CONFIG)
+    assert [op.below_clock_step for op in profile_of(samples(0.5), CONFIG).ops] == [False, False]
+    found = profile_of(samples(0.6), CONFIG)
     assert [op.below_clock_step for op in found.ops] == [True, False]
     arm = parts().plan.arms[0].model_copy(update={"profile": found})
     console = new_console(200, False)
     print_profile(console, arm)
     text = text_of(console)
-    assert "~1 " in text and "~5" not in text
-    assert "steps of 1,100,000 ns" in text and "marked ~ takes less" in text
+    assert "~0.5 " in text and "~4" not in text
+    assert "steps of 600,000 ns" in text and "marked ~ takes less" in text
+
+
+def test_the_shares_add_up_however_rounds_differ() -> None:
+    """The disturbed round counts for the range of the cost alone."""
+    raw = RAW | {"profiled_ms": [12.0, 300.0, 20.0, 22.0]}
+    found = profile_of(ProfileSamples.model_validate(raw), CONFIG)
+    assert found.round == 2
+    assert sum(op.ms for op in found.ops) + found.uncovered_ms == found.wall_profiled_ms == 42 / 4
+    assert sum(op.share or 0 for op in found.ops) == pytest.approx(40 / 42)
+    assert found.cost_range == (42 / 40, 312 / 20)
+    console = new_console(200, False)
+    print_profile(console, parts().plan.arms[0].model_copy(update={"profile": found}))
+    assert "all figures are of round 2" in text_of(console)
 
 
 def samples(clock_step_ms: float | None) -> ProfileSamples:
@@ -123,4 +137,6 @@ def test_any_samples_give_a_profile_that_reads_back(
         ],
     }
     found = profile_of(ProfileSamples.model_validate(raw), CONFIG)
+    spent = sum(op.ms for op in found.ops) + found.uncovered_ms
+    assert spent == pytest.approx(found.wall_profiled_ms, rel=1e-9, abs=1e-6)
     assert Profile.model_validate_json(found.model_dump_json()) == found

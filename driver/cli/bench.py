@@ -49,9 +49,10 @@ def kernels_command(
 ) -> None:
     """Check single kernels against float64, then time them beside the roofline.
 
-    One thread unless the arm's option `threads` says more; every tile
-    unless `tile` names one. On webgpu every variant unless `matmul` names
-    one, on the adapter's only queue, beside multiply-adds in WGSL.
+    One thread (`--op fork`: all) unless the arm's option `threads` says
+    otherwise; every tile unless `tile` names one. On webgpu every variant
+    unless `matmul` names one, on the adapter's only queue, beside
+    multiply-adds in WGSL.
 
     Shapes: `preset:small` is every shape of that preset's step. The step of
     a model of any size is `B=2+T=17+C=15+H=3+V=11`: B sequences,

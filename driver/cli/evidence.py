@@ -139,7 +139,7 @@ def calibrate_command(
 
 def _valid_receipt(path: Path) -> Receipt:
     """A receipt to build on. Raises ReceiptError for one that does not verify."""
-    data = store.read_json(path)
+    data = store.read_receipt(path)
     found = examine(data, evaluator())
     if found.faults:
         raise ReceiptError(f"{path}: INVALID: {found.faults[0]} (driver verify says more)")

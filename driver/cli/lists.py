@@ -76,7 +76,7 @@ def arms_command(as_json: JsonOption = False) -> None:
             print(f"    {key}=REV|DIR  {option.meaning}")
     print("\nwasm and wasm64: kernels=naive | forward | forward-dA | forward-dA-dB sets the three")
     print("products together; an mm_ option beside it wins. On webgpu matmul= sets all three.")
-    print("tile= sets the tiles of all three.")
+    print("tile= sets the tiles of all three; a tile_ option beside it wins.")
     print("Arms are separated by `,`; options follow `:` and are joined by `+`:")
     print("    wasm:threads=1+simd=scalar,webgpu:matmul=naive")
 

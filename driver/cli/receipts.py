@@ -5,14 +5,17 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
 
 from driver import rebuild, report, store
 from driver.cli.frame import JsonOption, terminal
-from driver.errors import DriverError
+from driver.errors import DriverError, ReceiptError
 from driver.plan import evaluator
-from driver.receipt import examine, parse
+from driver.receipt import examine, parse, schema_faults
 from driver.receipt import verify as verify_receipt
-from driver.records import VerifyAnswer
+from driver.records import LadderReport, VerifyAnswer
+
+LADDER = LadderReport.model_fields["format"].default
 
 
 def verify(
@@ -50,17 +53,24 @@ def verify(
 
 
 def report_command(
-    receipt: Annotated[Path, typer.Argument(help="A receipt file.")],
+    receipt: Annotated[Path, typer.Argument(help="A receipt file, or a ladder's.")],
     svg: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a picture of it instead.")
     ] = None,
 ) -> None:
-    """Show a receipt as text.
+    """Show a receipt as text, or a ladder.
 
     Example: driver report receipts/small-wasm-webgpu.receipt.json
     """
-    data = store.read_json(receipt)
-    found = parse(data)
+    ladder = None if svg else _ladder(receipt)
+    if ladder:
+        print(report.ladder(ladder, *terminal()))
+        return
+    data = store.read_receipt(receipt)
+    try:
+        found = parse(data)
+    except ReceiptError as error:
+        raise ReceiptError(f"{receipt}: {error}") from error
     if svg:
         store.write_text(svg, report.svg(found))
         return
@@ -72,11 +82,22 @@ def report_command(
         raise typer.Exit(1)
 
 
+def _ladder(path: Path) -> LadderReport | None:
+    """The ladder in a file, None where it says that it is something else. Raises ReceiptError."""
+    data = store.read_json(path)
+    if not isinstance(data, dict) or data.get("format") != LADDER:
+        return None
+    try:
+        return LadderReport.model_validate(data)
+    except ValidationError as error:
+        raise ReceiptError(f"{path}: not a whole ladder: {schema_faults(error)}") from error
+
+
 def _verified(path: Path, rebuilds: bool) -> VerifyAnswer:
     """What one file is, never an error: the others are looked at too."""
     name = str(path)
     try:
-        data = store.read_json(path)
+        data = store.read_receipt(path)
     except DriverError as error:
         return VerifyAnswer(receipt=name, status="unreadable", faults=(str(error),))
     found = examine(data, evaluator())

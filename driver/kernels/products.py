@@ -1,6 +1,6 @@
 """The products of a step: which kernels and tiles, right or not, and how fast."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,14 +74,16 @@ def judge(
     blobs: dict[str, bytearray],
     inputs: F32,
     same_sums: bool = True,
+    go_on: Callable[[], None] = lambda: None,
 ) -> list[KernelRow]:
-    """Parity of every kernel, before any is timed."""
+    """Parity of every kernel, before any is timed. `go_on` is called before each and may raise."""
     rows: list[KernelRow] = []
     first = ""
     right = True
     for index, (kernel, is_first) in enumerate(
         zip(kernels, _firsts(kernels, same_sums), strict=True)
     ):
+        go_on()
         error: float | None = None
         same: bool | None = None
         if is_first:

@@ -8,6 +8,7 @@ import numpy as np
 
 from driver import machine
 from driver.arms import AUTO, ArmSpec, canonical, gpu_variants, resolve
+from driver.aside import GoOn, aside
 from driver.browser import BrowserChoice, BrowserSession
 from driver.jobs import ADDRESS, kernel_op, operation_op
 from driver.kernels import operations, products
@@ -111,7 +112,9 @@ class _Asked:
         unposted = [kernel_op(kernel) for kernel in kernels]
         elsewhere = self._details(await self._bench.ask("threads", self._other, unposted, inputs))
         digests = [str(detail["output_sha256"]) for detail in details]
-        judged = products.judge(kernels, digests, outcome.blobs, inputs, same_sums)
+        judged = await aside(
+            lambda go_on: products.judge(kernels, digests, outcome.blobs, inputs, same_sums, go_on)
+        )
         rows = list(map(products.placed, judged, details, elsewhere))
         right = [row.kernel for row in rows if row.status == "ok"]
         if not right:
@@ -143,13 +146,18 @@ class _Asked:
         details = dict(zip(cases, self._details(outcome), strict=True))
         unposted = [operation_op(operation) for operation in asked.values()]
         elsewhere = self._details(await ask("threads-operations", self._other, unposted))
-        rows = {
-            case: operations.judge(
-                case, drawn[case], outcome.blobs[assets[case]], details[case],
-                other["output_sha256"] == details[case]["output_sha256"],
-            )
-            for case, other in zip(cases, elsewhere, strict=True)
-        }  # fmt: skip
+
+        def judged(go_on: GoOn) -> dict[Case, OperationRow]:
+            rows = {}
+            for case, other in zip(cases, elsewhere, strict=True):
+                go_on()
+                rows[case] = operations.judge(
+                    case, drawn[case], outcome.blobs[assets[case]], details[case],
+                    other["output_sha256"] == details[case]["output_sha256"],
+                )  # fmt: skip
+            return rows
+
+        rows = await aside(judged)
         right = [case for case in cases if rows[case].status == "ok"]
         if right:
             self._say(f"timing {len(right)} other operations")

@@ -8,7 +8,16 @@ consistently can forge a receipt, and only reproducing it tells.
 
 from driver.receipt.checking import Examination, examine, verify
 from driver.receipt.deriving import assemble, decide, derive
-from driver.receipt.sealing import FORMAT, digest, frozen, parse, plan_digest, restored, seal
+from driver.receipt.sealing import (
+    FORMAT,
+    digest,
+    frozen,
+    parse,
+    plan_digest,
+    restored,
+    schema_faults,
+    seal,
+)
 
 __all__ = [
     "FORMAT",
@@ -22,6 +31,7 @@ __all__ = [
     "parse",
     "plan_digest",
     "restored",
+    "schema_faults",
     "seal",
     "verify",
 ]

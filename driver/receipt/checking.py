@@ -95,7 +95,7 @@ def _evaluator_remark(judged: Evaluator, here: Evaluator, different: int) -> str
 
 
 def _differences(receipt: Receipt, other: bool) -> list[str]:
-    """Comparison, gates and verdict that are not what the raw data give."""
+    """Comparison, gates, verdict and profiles that are not what the raw data give."""
     comparison, gates, verdict = derive(
         receipt.plan, receipt.environment, receipt.reference, receipt.parity, receipt.slots
     )
@@ -105,6 +105,11 @@ def _differences(receipt: Receipt, other: bool) -> list[str]:
         have = getattr(receipt, name).model_dump(mode="python", exclude_unset=other)
         want = derived.model_dump(mode="python")
         found += _unlike(_as_far_as(want, have) if other else want, have, name)
+    for index, arm in enumerate(receipt.plan.arms):
+        if arm.profile:
+            want = profile_of(arm.profile.samples, receipt.plan.config).model_dump()
+            have = arm.profile.model_dump()
+            found += _unlike(want, have, f"plan/arms/{index}/profile")
     wanted, judged = ([gate.model_dump() for gate in some] for some in (gates, receipt.gates))
     return found + _unlike(wanted, judged, "gates")
 
@@ -183,9 +188,6 @@ def _contradictions(receipt: Receipt) -> Iterator[str]:
 
 def _arm_faults(receipt: Receipt, arm: ArmPlan, path: str) -> Iterator[str]:
     """An arm that was to run something else than the plan's data and the subject's files."""
-    if arm.profile:
-        derived = profile_of(arm.profile.samples, receipt.plan.config)
-        yield from _unlike(derived.model_dump(), arm.profile.model_dump(), f"{path}/profile")
     if arm.calibration:
         known = arm.calibration
         derived_noise = calibration_of(known.key, known.margin, known.runs)

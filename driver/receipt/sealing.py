@@ -137,9 +137,14 @@ def parse(data: Any) -> Receipt:
     except RecursionError as error:
         raise ReceiptError("nested too deeply for a receipt") from error
     except ValidationError as error:
-        faults = [f"{_place(fault['loc'])}: {fault['msg']}" for fault in error.errors()[:5]]
-        more = error.error_count() - len(faults)
-        raise ReceiptError("; ".join(faults) + (f"; and {more} more" if more else "")) from error
+        raise ReceiptError(schema_faults(error)) from error
+
+
+def schema_faults(error: ValidationError) -> str:
+    """The first few faults of a record that does not fit its schema, and how many there are."""
+    faults = [f"{_place(fault['loc'])}: {fault['msg']}" for fault in error.errors()[:5]]
+    more = error.error_count() - len(faults)
+    return "; ".join(faults) + (f"; and {more} more" if more else "")
 
 
 def _place(loc: Sequence[int | str]) -> str:

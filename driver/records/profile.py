@@ -57,7 +57,7 @@ class ProfileOp(Record):
 
     op: str
     calls: int = Field(description="in one step")
-    ms: Derived = Field(description="in one step, median over the windows")
+    ms: Derived = Field(description="in one step of the chosen round")
     share: Derived | None = Field(description="of the step with the profiler; null if that took 0")
     flops: int | None = Field(description="of its products in one step; null where it has none")
     gflops: Derived | None = Field(description="in 1e9/s; null without FLOPs or without time")
@@ -67,15 +67,21 @@ class ProfileOp(Record):
 
 
 class Profile(Record):
-    """A step's time by operation. Times are of one step, medians over the windows: on a machine
-    that does other things as well they need not add up."""
+    """A step's time by operation. Times are of one step, all of them from one round's windows, so
+    that the operations and what belongs to none add up to the step with the profiler."""
 
     samples: ProfileSamples
     rounds: int
+    round: int | None = Field(
+        default=None,
+        description="the round that every figure but cost_range comes from, counted from 1: the "
+        "one whose windows with the profiler took least; null in older files, whose figures are "
+        "medians over the windows",
+    )
     wall_ms: Derived = Field(description="a step without the profiler")
     wall_profiled_ms: Derived = Field(description="a step with it")
     cost: Derived | None = Field(
-        description="time with the profiler over time without it, median over the rounds"
+        description="time with the profiler over time without it, in that round"
     )
     cost_range: tuple[Derived, Derived] | None = Field(description="lowest and highest round")
     uncovered_ms: Derived = Field(

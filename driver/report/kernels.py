@@ -17,13 +17,15 @@ _WIDE = 100  # columns from which quartiles are shown
 _LEGEND = (
     "error/bound: largest error against float64 over its forward bound, at most 1. chunks: forks "
     "of one call / pieces of work in them. share: of the roofline around each sample, which is "
-    "multiply-adds on registers for GFLOP/s, a triad over as much memory for GB/s."
+    "multiply-adds on registers for GFLOP/s, a triad over as much memory for GB/s. fastest: by the "
+    "median speed."
 )
+_DISTURBED = 1.05  # a share that no kernel reaches by itself
 _Cells = tuple[str, str, tuple[str | Text, ...], tuple[float, float] | None]
 
 
 def kernels(found: KernelReport, width: int = 100, colour: bool = False) -> str:
-    """What `driver kernels` measured: kernel by kernel a line per shape, the best tile marked."""
+    """What `driver kernels` measured: kernel by kernel a line per shape, the fastest marked."""
     console = new_console(width, colour)
     write_line(console, found.arm.replace(":", "  ", 1).replace("+", " "), "bold")
     load = number_text(found.load_before.get("load_1min"))
@@ -65,24 +67,27 @@ def kernels(found: KernelReport, width: int = 100, colour: bool = False) -> str:
         write_line(console, f"FAIL: {reason}", "bold red")
     if best := _best_line(found):
         write_line(console, best)
+    if disturbed := _disturbed_line(found):
+        write_line(console, disturbed, "yellow")
     write_line(console, _LEGEND)
     return text_of(console)
 
 
 def _product_cells(found: KernelReport) -> Iterable[_Cells]:
     """Kernel, unit, cells and quartiles of every product's line."""
-    best: dict[tuple[object, ...], float] = {}
+    speeds: dict[tuple[object, ...], list[float]] = {}
     for row in found.rows:
         key = (row.kernel.product, row.kernel.M, row.kernel.N, row.kernel.K)
-        best[key] = max(best.get(key, 0.0), row.share or 0.0)
+        speeds.setdefault(key, []).extend([row.gflops] if row.gflops else [])
     for row in sorted(found.rows, key=lambda row: list(TILE_OF).index(row.kernel.product)):
         k = row.kernel
-        first = row.share and row.share == best[k.product, k.M, k.N, k.K]
+        rivals = speeds[k.product, k.M, k.N, k.K]
+        fastest = len(rivals) > 1 and row.gflops == max(rivals)
         cells = (
             f"  {k.M}×{k.N}×{k.K}", _words(k),
             _geometry(row.forks, row.chunks),
             "same bits" if row.same_bits else number_text(row.error_over_bound), _speed(row.gflops),
-            f"{row.share:.0%}" if row.share else "", _failed(row.reason) or "best" * bool(first),
+            f"{row.share:.0%}" if row.share else "", _failed(row.reason) or "fastest" * fastest,
         )  # fmt: skip
         yield k.product, "GFLOP/s", cells, row.gflops_quartiles
 
@@ -117,6 +122,19 @@ def _best_line(found: KernelReport) -> str | None:
     return (
         f"fastest: {k.product} {k.M}×{k.N}×{k.K} {_words(k)}, {_speed(best.gflops)} GFLOP/s, "
         f"{times:.1f} times the fastest naive one"
+    )
+
+
+def _disturbed_line(found: KernelReport) -> str | None:
+    """That the roofline was slower than a kernel, which only other work on the machine explains."""
+    shares = [row.share or 0.0 for row in found.rows]
+    shares += [row.share or 0.0 for row in found.operations]
+    if max(shares, default=0.0) <= _DISTURBED:
+        return None
+    loads = [number_text(load.get("load_1min")) for load in (found.load_before, found.load_after)]
+    return (
+        f"shares up to {max(shares):.0%}: the roofline's samples were disturbed (load "
+        f"{loads[0] or 'not known'} before, {loads[1] or 'not known'} after), so shares mean little"
     )
 
 

@@ -9,7 +9,7 @@ from driver.records import (
     LadderReport,
 )
 from driver.report.precision import precision_lines
-from driver.report.terminal import add_row, new_console, number_text, text_of, write_line
+from driver.report.terminal import add_row, new_console, number_text, text_of, visible, write_line
 
 
 def ladder(found: LadderReport, width: int = 100, colour: bool = False) -> str:
@@ -82,7 +82,9 @@ def _rungs_table(found: LadderReport) -> Table:
     for heading in (found.axis, "ms/step", "before", "times as fast", "95% interval", "",
                     "products apart", "verdict"):  # fmt: skip
         left = heading in (found.axis, "", "verdict")
-        table.add_column(heading, justify="left" if left else "right", overflow="fold")
+        table.add_column(
+            Text(visible(heading)), justify="left" if left else "right", overflow="fold"
+        )
     pairs = {pair.after: pair for pair in found.pairs}
     first = next((pair for pair in found.pairs), None)
     for rung in found.rungs:

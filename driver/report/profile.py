@@ -53,8 +53,15 @@ def _cost_line(profile: Profile) -> str:
     return (
         f"the profiler's own cost: {words}; {number_text(profile.wall_ms)} ms/step without it, "
         f"{number_text(profile.wall_profiled_ms)} with it, "
-        f"windows of {profile.samples.steps} step(s)"
+        f"windows of {profile.samples.steps} step(s)" + _round_words(profile)
     )
+
+
+def _round_words(profile: Profile) -> str:
+    """Which windows the figures are of."""
+    if profile.round is None:
+        return "; medians over the windows, which need not add up"
+    return f"; all figures are of round {profile.round}, the fastest with the profiler"
 
 
 def _step_line(profile: Profile) -> str:

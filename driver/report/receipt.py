@@ -257,8 +257,10 @@ def _curve_lines(receipt: Receipt) -> list[str]:
     for arm in receipt.plan.arms:
         error = comparison.curve_errors.get(arm.side)
         if error and error.loss is not None:
+            trained = max(arm.total_steps, error.steps)
+            steps = f"{error.steps} of {trained}" if error.steps < trained else str(error.steps)
             lines.append(
-                f"{arm.side} against the float64 reference over {error.steps} steps: loss "
+                f"{arm.side} against the float64 reference over {steps} steps: loss "
                 f"{error.loss:.1e}, gradient norm {small_text(error.grad_norm)} relative"
             )
     drift = comparison.drift
