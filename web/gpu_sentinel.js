@@ -19,7 +19,7 @@ const CODE = `
 `;
 
 export async function gpu_sentinel(count) {
-  const gpu = await open_device({});
+  const gpu = await open_device(() => ({}));
   try {
     return await gpu.scoped("the GPU's sentinel", () => samples(gpu, count));
   } finally {
