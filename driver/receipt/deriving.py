@@ -121,16 +121,24 @@ def _headline(plan: Plan, environment: Environment, comparison: Comparison, stat
     where += "; steady state, cold costs apart"
     if status == "failed" or estimate.ratio is None:
         return f"No claim: the comparison of {a.name} and {b.name} on the {shape} failed ({where})."
-    times = " against ".join(
-        f"{arm.median_step_ms:.4g} ms/step" for arm in comparison.arms if arm.median_step_ms
+    # The ratio is a mean over blocks, the times are medians of all windows: not the same quotient.
+    times = " and ".join(
+        f"{arm.median_step_ms:.4g}" for arm in comparison.arms if arm.median_step_ms
     )
+    scope = f"on the {shape}; {where}."
     # Said from the faster side, so that the figure is above 1.
     low, high, ratio = estimate.low, estimate.high, estimate.ratio
     fast, slow = (b, a) if ratio >= 1 else (a, b)
     if ratio < 1:
         ratio, low, high = 1 / ratio, high and 1 / high, low and 1 / low
     interval = f"95% interval {low:.3g} to {high:.3g}" if low and high else "no interval"
-    return (
-        f"{fast.side} {fast.canonical} trained {ratio:.3g} times as fast as {slow.side} "
-        f"{slow.canonical} ({times}; {interval}; {estimate.word}) on the {shape}; {where}."
+    figures = (
+        f"{ratio:.3g} times in the mean over {estimate.blocks} block(s), {interval}; median "
+        f"windows of A and B {times} ms/step"
     )
+    one, other = f"{fast.side} {fast.canonical}", f"{slow.side} {slow.canonical}"
+    if estimate.word == "unsure":
+        return f"Unsure whether {one} is faster than {other} ({figures}) {scope}"
+    if estimate.word == "equivalent":
+        return f"{one} and {other} take the same time within {plan.margin:.0%} ({figures}) {scope}"
+    return f"{one} trained {ratio:.3g} times as fast as {other} ({figures}) {scope}"
