@@ -13,7 +13,7 @@ from driver.adapter import AdapterVerdict, judge_page
 from driver.arms import AUTO, TILE_OF, ArmSpec, canonical, chosen_text, resolve
 from driver.aside import aside
 from driver.browser import BrowserSession
-from driver.errors import SlotError, Unsupported, UsageError
+from driver.errors import ArmError, SlotError, Unsupported, UsageError
 from driver.jobs import (
     JobMaker,
     load_op,
@@ -401,8 +401,8 @@ def resolve_here(spec: ArmSpec, features: dict[str, Any], cores: int) -> ArmJob:
         )
     try:
         return resolve(spec, features)
-    except Unsupported as error:
-        raise Unsupported(f"{error} ({', '.join(spec.pinned.options)}: {where})") from error
+    except (Unsupported, ArmError) as error:
+        raise type(error)(f"{error} ({', '.join(spec.pinned.options)}: {where})") from error
 
 
 def expected_echo(arm: ArmJob, workload: Workload) -> dict[str, Any]:
