@@ -111,7 +111,7 @@ def preset(tmp_path: Path) -> Path:
     changes = {
         "name": '"mini"', "n_layer": 1, "n_head": 2, "d_model": 16, "d_ff": 64, "ctx": 16,
         "batch": 4, "warmup_steps": 2, "warmup_ms": 1, "windows": 2, "window_ms": 20,
-        "max_steps_per_window": 8, "blocks": 1, "budget": '"60s"',
+        "max_steps_per_window": 8, "blocks": 1, "budget": '"300s"',
     }  # fmt: skip
     lines = []
     for line in text.splitlines():
