@@ -28,7 +28,7 @@ from driver.arms import OPTIONS
 from driver.jobs import JobMaker
 from driver.parity import gate_plans
 from driver.receipt import derive, digest, examine
-from driver.records import Artifact, Slot, TensorError
+from driver.records import Artifact, OthersCpu, Slot, TensorError
 
 CLEAN = parts()
 TABLE = Path(__file__).with_name("README.md")
@@ -164,9 +164,25 @@ FAULTS = (
     Fault("reordered slots", "errors", reordered),
     Fault("too few blocks for an interval", "blocks", lambda run: run, parts(blocks=2)),
     Fault("busy machine", "quiet", lambda run: run.with_environment(
-        load_before=run.environment.load_before | {"load_1min": 20.0})),
+        others_cpu=OthersCpu(shares=(0.5, 0.5, 0.5)))),
+    Fault("gradient norms a little more off than float32 explains", "band.grad_norm.B",
+          lambda run: times(run, 1, 1 + 3e-5)),
+    Fault("losses a little more off than float32 explains", "band.loss.B",
+          lambda run: times(run, 1 + 5e-6, 1)),
     Fault("fake arm", "arms", lambda run: run, parts(names=("null", "null"))),
 )  # fmt: skip
+
+
+def times(run: Parts, loss: float, norm: float) -> Parts:
+    """B's losses and gradient norms, multiplied."""
+    for index, slot in enumerate(run.slots):
+        if slot.side == "B":
+            run = run.with_slot(
+                index,
+                losses=[loss * x for x in slot.losses],
+                grad_norms=[norm * x for x in slot.grad_norms],
+            )
+    return run
 
 
 def outcome(run: Parts) -> dict[str, str]:
@@ -418,7 +434,9 @@ def test_the_docs_have_the_table() -> None:
 
 def test_every_gate_catches_something() -> None:
     caught: Sequence[str] = [_whole(f.caught_by) for f in FAULTS] + [f.caught_by for f in BROKEN]
-    assert {_whole(gate.name) for gate in gate_plans(False)} <= set(caught)
+    # Runs of these lists are too short for `beyond_unigrams`; test_parity.py has it.
+    elsewhere = {"beyond_unigrams"}
+    assert {_whole(gate.name) for gate in gate_plans(False)} - elsewhere <= set(caught)
 
 
 if __name__ == "__main__":
