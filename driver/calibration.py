@@ -14,11 +14,11 @@ import math
 from collections.abc import Sequence
 from statistics import fmean, stdev
 
-import numpy as np
 from scipy import stats as scipy_stats
 
+from driver import power
 from driver.records import Calibration, CalibrationKey, CalibrationRun, Environment, Plan, Receipt
-from driver.stats import step_ms
+from driver.stats import by_order_of, step_ms, within_orders
 
 LEAST_RUNS = 3  # from which a spread between runs is told
 MOST_RUNS = 200  # kept; the oldest go first
@@ -68,15 +68,10 @@ def calibration_run(receipt: Receipt) -> CalibrationRun | None:
 
 def _within_sd(receipt: Receipt) -> float | None:
     """Standard deviation of the blocks' log ratios, pooled within the two orders."""
-    orders: dict[str, list[float]] = {}
-    for block in receipt.comparison.blocks:
-        if block.log_ratio is not None:
-            orders.setdefault(block.order, []).append(block.log_ratio)
-    df = sum(len(values) - 1 for values in orders.values())
-    if df < 1:
+    by_order = by_order_of(receipt.comparison.blocks)
+    if all(len(values) < 2 for values in by_order.values()):
         return None
-    squares = sum((v - fmean(values)) ** 2 for values in orders.values() for v in values)
-    return math.sqrt(squares / df)
+    return within_orders(by_order)[0]
 
 
 def calibration_of(
@@ -109,9 +104,7 @@ def calibration_of(
 
 def minimum_effect(sd: float, blocks: int) -> float:
     """Relative effect that 80% of runs of so many (≥ 4) blocks find, at that spread of blocks."""
-    df = blocks - 2
-    quantiles = scipy_stats.t.ppf([0.975, _POWER], df)
-    return math.expm1(min(float(np.sum(quantiles)) * sd / math.sqrt(blocks), 700.0))
+    return math.expm1(min(power.stein_detectable(sd, blocks, blocks - 2, _POWER), 700.0))
 
 
 def recommended_blocks(sd: float, margin: float) -> int | None:

@@ -17,10 +17,9 @@ from datetime import datetime, timedelta
 from statistics import fmean, variance
 from typing import Literal
 
-from scipy import stats as scipy_stats
-
 from driver.errors import UsageError
 from driver.parity import ADAPTER_IDENTITY, SIDES
+from driver.power import t_quantile
 from driver.records import ArmPlan, Calibration, Change, ChangeWord, CompareReport, Receipt, Side
 from driver.stats import CONFIDENCE, step_ms
 
@@ -194,7 +193,7 @@ def _ratio_level(receipt: Receipt) -> Level | None:
     part, df = None, estimate.degrees_of_freedom
     if estimate.low and estimate.high and df:
         half = (math.log(estimate.high) - math.log(estimate.low)) / 2
-        part = Part((half / _t(df)) ** 2, df)
+        part = Part((half / t_quantile(df)) ** 2, df)
     return Level(-math.log(estimate.ratio), part)
 
 
@@ -221,7 +220,7 @@ def _change(
         if between:  # either run has its own share of it
             parts.append(Part(2 * between.variance, between.df))
         whole = _sum(parts)
-        half = _t(whole.df) * math.sqrt(whole.variance)
+        half = t_quantile(whole.df) * math.sqrt(whole.variance)
         low, high = change - half, change + half
         word, reason = _word(low, high, margin), None
         if between is None:
@@ -260,10 +259,6 @@ def _sum(parts: Sequence[Part]) -> Part:
 def _exp(log: float) -> float:
     """e^log, held inside float64: a stranger's receipt may claim anything."""
     return math.exp(max(-700.0, min(log, 700.0)))
-
-
-def _t(df: float) -> float:
-    return float(scipy_stats.t.ppf((1 + CONFIDENCE) / 2, df))
 
 
 # --------------------------------------------------------------------------- remarks

@@ -24,7 +24,7 @@ STEIN_POWER = 0.95
 
 
 @lru_cache
-def t_quantile(df: int, confidence: float = CONFIDENCE) -> float:
+def t_quantile(df: float, confidence: float = CONFIDENCE) -> float:
     """Half-width of a two-sided interval in standard errors."""
     return float(scipy_stats.t.ppf((1 + confidence) / 2, df))
 

@@ -23,8 +23,10 @@ import numpy as np
 from driver import power
 from driver.parity import (
     LEAST_BLOCKS,
+    SIDES,
     curve_error,
     paired_drift,
+    slots_by_block,
     slots_repeat,
     within_band,
 )
@@ -52,7 +54,6 @@ def compare(plan: Plan, reference: ReferenceFacts, slots: Sequence[Slot]) -> Com
     auto = stein(plan, values)
     blocks = values[: auto.blocks] if auto else values
     first, second = (summary(plan, arm, slots) for arm in plan.arms)
-    sides: tuple[Side, Side] = ("A", "B")
     return Comparison(
         arms=(first, second),
         blocks=blocks,
@@ -61,22 +62,22 @@ def compare(plan: Plan, reference: ReferenceFacts, slots: Sequence[Slot]) -> Com
         ),
         sensitivity=sensitivity(blocks, plan.margin),
         auto=auto,
-        curve_errors={side: curve_error(reference, slots, side) for side in sides},
-        band_errors={side: curve_error(within_band(reference), slots, side) for side in sides}
+        curve_errors={side: curve_error(reference, slots, side) for side in SIDES},
+        band_errors={side: curve_error(within_band(reference), slots, side) for side in SIDES}
         if reference.band
         else None,
         drift=paired_drift(slots),
-        slots_repeat={side: slots_repeat(slots, side) for side in sides},
+        slots_repeat={side: slots_repeat(slots, side) for side in SIDES},
     )
 
 
 def block_values(plan: Plan, slots: Sequence[Slot]) -> tuple[BlockValue, ...]:
     """Every block of the plan's order, also those that did not run."""
-    marks = suspects(plan, slots)
+    marks, by_block = suspects(plan, slots), slots_by_block(slots)
     return tuple(
-        block_value(
-            index, "".join(order), [slot for slot in slots if slot.block == index]
-        ).model_copy(update={"suspect": marks.get(index, ())})
+        block_value(index, "".join(order), by_block.get(index, [])).model_copy(
+            update={"suspect": marks.get(index, ())}
+        )
         for index, order in enumerate(plan.order)
     )
 
@@ -93,12 +94,12 @@ def stein(plan: Plan, values: Sequence[BlockValue]) -> AutoOutcome | None:
     if rule is None:
         return None
     most = min(rule.most, len(plan.order))
-    by_order = _by_order(values[: rule.pilot])
+    by_order = by_order_of(values[: rule.pilot])
     if sorted(map(len, by_order.values())) != [rule.pilot // 2] * 2:
         done = sum(map(len, by_order.values()))
         reason = f"{done} of {rule.pilot} pilot blocks finished"
         return AutoOutcome(pilot_sd=None, blocks=min(rule.pilot, most), reason=reason)
-    sd, df = _within(by_order)
+    sd, df = within_orders(by_order)
     difference = math.log1p(rule.difference)
     blocks = power.stein_blocks(sd, df, difference, rule.pilot, most)
     found = math.expm1(power.stein_detectable(sd, blocks, df, rule.power))
@@ -172,7 +173,7 @@ def estimate(
     Such an interval is of the first `pilot` blocks' variance and degrees of freedom, unless the
     later blocks vary more than chance allows: then of all blocks, where that is wider.
     """
-    by_order = _by_order(blocks)
+    by_order = by_order_of(blocks)
     n = sum(map(len, by_order.values()))
     sizes = sorted(map(len, by_order.values()))
     if n < LEAST_BLOCKS or n % 2 or sizes != [n // 2, n // 2]:
@@ -181,17 +182,19 @@ def estimate(
             f"least {LEAST_BLOCKS}, half of each order"
         )
         return _without_interval(by_order, plain_ratio, reason)
-    sd, df = _within(by_order)
+    sd, df = within_orders(by_order)
     found = [power.detectable(sd, n, df, p) for p in power.POWERS]
     whole = _with_interval(by_order, margin, plain_ratio, sd, df, found)
-    first = _by_order(blocks[:pilot]) if pilot else {}
+    first = by_order_of(blocks[:pilot]) if pilot else {}
     if not pilot or pilot == n or sum(map(len, first.values())) != pilot:
         return whole
-    sd, df = _within(first)
+    sd, df = within_orders(first)
     found = [power.stein_detectable(sd, n, df, p) for p in power.POWERS]
     staged = _with_interval(by_order, margin, plain_ratio, sd, df, found)
     # A pilot that met none of the rare disturbances would promise too much.
-    wilder = n - pilot > 2 and power.varies_more(*_within(_by_order(blocks[pilot:])), sd, df)
+    wilder = n - pilot > 2 and power.varies_more(
+        *within_orders(by_order_of(blocks[pilot:])), sd, df
+    )
     if wilder and (whole.high or 0) > (staged.high or 0):
         reason = (
             "later blocks vary more than the pilot's, so the interval is of all blocks' variance"
@@ -205,7 +208,7 @@ def sensitivity(blocks: Sequence[BlockValue], margin: float) -> Estimate | None:
     calm = [block for block in blocks if not block.suspect]
     if len(calm) == len(blocks):
         return None
-    by_order = _by_order(calm)
+    by_order = by_order_of(calm)
     n = sum(map(len, by_order.values()))
     if n < LEAST_BLOCKS or len(by_order) < 2:
         reason = (
@@ -213,14 +216,15 @@ def sensitivity(blocks: Sequence[BlockValue], margin: float) -> Estimate | None:
             f"{LEAST_BLOCKS} of both orders"
         )
         return _without_interval(by_order, None, reason)
-    sd, df = _within(by_order)
+    sd, df = within_orders(by_order)
     return _with_interval(by_order, margin, None, sd, df, None)
 
 
 ByOrder = Mapping[str, Sequence[float]]
 
 
-def _by_order(blocks: Sequence[BlockValue]) -> dict[str, list[float]]:
+def by_order_of(blocks: Sequence[BlockValue]) -> dict[str, list[float]]:
+    """The log ratios of finished blocks, by order."""
     found: dict[str, list[float]] = {}
     for block in blocks:
         if block.log_ratio is not None:
@@ -228,7 +232,7 @@ def _by_order(blocks: Sequence[BlockValue]) -> dict[str, list[float]]:
     return found
 
 
-def _within(by_order: ByOrder) -> tuple[float, int]:
+def within_orders(by_order: ByOrder) -> tuple[float, int]:
     """Pooled standard deviation within the orders, and its degrees of freedom."""
     df = sum(map(len, by_order.values())) - len(by_order)
     squares = sum(float(np.sum((np.array(v) - fmean(v)) ** 2)) for v in by_order.values())

@@ -74,12 +74,21 @@ def within_band(reference: ReferenceFacts) -> ReferenceFacts:
     )
 
 
+def slots_by_block(slots: Sequence[Slot]) -> dict[int, list[Slot]]:
+    """Each block's slots, in order."""
+    found: dict[int, list[Slot]] = {}
+    for slot in slots:
+        found.setdefault(slot.block, []).append(slot)
+    return found
+
+
 def paired_drift(slots: Sequence[Slot]) -> CurveError:
     """|A−B| / max(|A|, |B|) at every step, between all A and B slots of the same block."""
     steps, loss, norm = 0, _Worst(), _Worst()
+    by_block = slots_by_block(slots)
     for a in slots:
-        for b in slots:
-            if a.block != b.block or a.side != "A" or b.side != "B":
+        for b in by_block[a.block] if a.side == "A" else ():
+            if b.side != "B":
                 continue
             steps = max(steps, min(len(a.losses), len(b.losses)))
             loss.add(a.losses, b.losses, _larger(a.losses, b.losses))
