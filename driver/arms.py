@@ -286,6 +286,12 @@ def _fix_readers_of_halves(options: dict[str, Value]) -> None:
             options[product] = "blocked" if options[product] == AUTO else options[product]
 
 
+def with_choices(arm: ArmJob, spec: ArmSpec, options: Mapping[str, Value]) -> ArmJob:
+    """The arm with what `spec` leaves open as `options` have it, as far as they do."""
+    chosen = {k: options[k] for k, value in spec.options.items() if value == AUTO and k in options}
+    return arm.model_copy(update={"options": arm.options | chosen})
+
+
 def parse_arms(text: str) -> tuple[ArmSpec, ArmSpec]:
     """Exactly two arms, A,B; the same arm twice is an A/A run. Raises ArmError."""
     parts = text.split(",")

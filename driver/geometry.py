@@ -11,7 +11,7 @@ from driver.arms import ArmSpec, canonical, resolve
 from driver.browser import BrowserChoice, BrowserSession
 from driver.errors import SlotError, Unsupported
 from driver.jobs import JobMaker, count_op, geometry_op, open_op, wgsl_texts
-from driver.measure import JobOutcome, run_job
+from driver.measure import JobOutcome, failed_because, run_job
 from driver.prepare import probe
 from driver.presets import Preset
 from driver.records import ArmJob, Dispatch, GeometryReport, GpuCalls, Op, StepGeometry
@@ -96,7 +96,7 @@ def _detail(outcome: JobOutcome) -> dict[str, Any]:
     if failure and failure.kind == "unsupported":
         raise Unsupported(failure.message)
     if failure or outcome.result is None:
-        why = f"{failure.kind}: {failure.message}" if failure else "it gave no result"
+        why = failed_because(outcome)
         raise SlotError(f"the page could not say what a step dispatches: {why}")
     return outcome.ops[-1].detail
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from driver import machine
 from driver.apart import gain, no_gain, page_count, run_products, tiles_of
-from driver.arms import AUTO, TILE_OF, ArmSpec, Value, canonical, resolve
+from driver.arms import TILE_OF, ArmSpec, Value, canonical, resolve, with_choices
 from driver.axes import Step, axis_of, steps
 from driver.browser import BrowserChoice, BrowserSession
 from driver.corpus import Corpus
@@ -263,15 +263,8 @@ async def pin_variants(
 ) -> list[ArmJob]:
     """The webgpu arms with one choice of what they leave open, made on the last rung."""
     tuned, _ = await choose(bench, "tune", arms[-1], specs[-1], config, features)
-    return [
-        arm.model_copy(
-            update={
-                "options": arm.options
-                | {key: tuned.options[key] for key, value in spec.options.items() if value == AUTO}
-            }
-        )
-        for spec, arm in zip(specs, arms, strict=True)
-    ]
+    pairs = zip(specs, arms, strict=True)
+    return [with_choices(arm, spec, tuned.options) for spec, arm in pairs]
 
 
 async def pin_tiles(
@@ -287,12 +280,10 @@ async def pin_tiles(
         if spec.is_wasm and tiles_of(arm) not in chosen:
             tuned = await bench.tune(f"tune-{len(chosen)}", arm, spec, config)
             chosen[tiles_of(arm)] = {option: tuned.options[option] for option in TILE_OF.values()}
-    pinned = []
-    for spec, arm in zip(specs, arms, strict=True):
-        found = chosen.get(tiles_of(arm), {}) if spec.is_wasm else {}
-        left_open = {key: tile for key, tile in found.items() if spec.options[key] == AUTO}
-        pinned.append(arm.model_copy(update={"options": arm.options | left_open}))
-    return pinned
+    return [
+        with_choices(arm, spec, chosen[tiles_of(arm)] if spec.is_wasm else {})
+        for spec, arm in zip(specs, arms, strict=True)
+    ]
 
 
 async def _apart(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from driver.browser import BrowserSession, Page
-from driver.errors import SlotError
+from driver.errors import SlotError, Unsupported
 from driver.records import Job, JobResult, OpResult, PageEvent, PageFailure, Progress
 from driver.server import JobHandle, JobServer
 
@@ -55,6 +55,25 @@ class JobOutcome:
     blobs: dict[str, bytearray] = field(repr=False)
     events: tuple[PageEvent, ...]
     wall_ms: float
+
+
+def failed_because(outcome: JobOutcome) -> str:
+    """Why it failed, in a few words."""
+    failure = outcome.failure
+    return f"{failure.kind}: {failure.message}" if failure else "it gave no result"
+
+
+def expect_result(outcome: JobOutcome, failed: str, arm: str) -> JobOutcome:
+    """The outcome of a job of `arm` that gave a result.
+
+    Raises Unsupported with what is lacking here, or SlotError, which says `failed` and why.
+    """
+    failure = outcome.failure
+    if failure and failure.kind == "unsupported":
+        raise Unsupported(f"arm {arm}: {failure.message}")
+    if failure or outcome.result is None:
+        raise SlotError(f"{failed}: {failed_because(outcome)}")
+    return outcome
 
 
 async def run_job(

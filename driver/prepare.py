@@ -10,7 +10,7 @@ from statistics import median
 from typing import Any
 
 from driver.adapter import AdapterVerdict, judge_page
-from driver.arms import AUTO, TILE_OF, ArmSpec, canonical, chosen_text, resolve
+from driver.arms import TILE_OF, ArmSpec, canonical, chosen_text, resolve, with_choices
 from driver.aside import aside
 from driver.browser import BrowserSession
 from driver.errors import ArmError, SlotError, Unsupported, UsageError
@@ -26,7 +26,7 @@ from driver.jobs import (
     wgsl_digests,
 )
 from driver.machine import machine_facts, machine_state
-from driver.measure import JobOutcome, run_job
+from driver.measure import JobOutcome, expect_result, failed_because, run_job
 from driver.parity import key_bias_ratio, tensor_error
 from driver.profile import profile_of
 from driver.records import (
@@ -110,7 +110,7 @@ async def probe(
     job = Job(job="probe", program=(Op(op="probe"),))
     outcome = await run_job(session, server, job, deadline_s=60)
     if outcome.failure or outcome.result is None:
-        raise SlotError(f"the probe page failed: {_why(outcome)}")
+        raise SlotError(f"the probe page failed: {failed_because(outcome)}")
     features = outcome.result.ops[0].detail
     threads, machine = None, machine_facts()
     features["usable_threads"] = machine.cores_usable
@@ -223,9 +223,7 @@ class Preparation:
             else:
                 self._chosen[key] = await choose(self.bench, name, arm, spec, config, self.features)
         tuned, trials = self._chosen[key]
-        left_open = [key for key, value in spec.options.items() if value == AUTO]
-        chosen = {key: tuned.options[key] for key in left_open}
-        return arm.model_copy(update={"options": arm.options | chosen}), trials
+        return with_choices(arm, spec, tuned.options), trials
 
     async def _check(self, side: Side, arm: ArmJob) -> tuple[ArmParity, float, float, float]:
         """Parity at the teacher points and the round trip; also step, readback and overhead ms."""
@@ -245,7 +243,7 @@ class Preparation:
         program += [Op(op="reimport"), Op(op="readback", count=20)]
         tokens, _ = self.maker.tokens(self.workload.batches(max(TEACHER_STEPS) + 1))
         outcome = await self._run(f"prepare-{side}", arm, states, tokens, program)
-        ops = _results(outcome)
+        ops = outcome.ops
         points = tuple(
             self._point(t, _labelled(ops, f"t{t}"), outcome.blobs) for t in TEACHER_STEPS
         )
@@ -285,7 +283,7 @@ class Preparation:
         outcome = await self._run(
             f"prepare-{side}", arm, {"initial": self.initial}, tokens, program
         )
-        ops = _results(outcome)
+        ops = outcome.ops
         equal, reason = _round_trip(ops)
         parity = ArmParity(
             side=side,
@@ -313,7 +311,7 @@ class Preparation:
         windows = [train_op(1, "first"), train_op(steps, "window"), train_op(steps, "window")]
         program = [open_op(), *windows, read_op("param", "param")]
         outcome = await self._run(f"time-{side}", arm, {"initial": self.initial}, tokens, program)
-        times = [op.ms for op in _results(outcome) if op.op == "train" and op.ms is not None]
+        times = [op.ms for op in outcome.ops if op.op == "train" and op.ms is not None]
         return min(times[1:]) / steps, outcome.wall_ms - sum(times)
 
     async def _profile(
@@ -330,7 +328,7 @@ class Preparation:
         program = [open_op(), profile_op(steps, rounds)]
         states = {"initial": self.initial}
         outcome = await self._run(f"profile-{side}", arm, states, tokens, program)
-        detail = _results(outcome)[-1].detail
+        detail = outcome.ops[-1].detail
         if detail["profile"] is None:
             return None, str(detail["reason"])
         samples = ProfileSamples.model_validate(detail["profile"])
@@ -352,13 +350,9 @@ class Preparation:
             deadline_s=self.deadline_s,
             on_progress=self.on_progress,
         )
-        if outcome.failure and outcome.failure.kind == "unsupported":
-            raise Unsupported(f"arm {arm.name}: {outcome.failure.message}")
         if outcome.failure and outcome.failure.kind == "hang":
             raise UsageError(self._too_slow(arm, outcome))
-        if outcome.failure:
-            raise SlotError(f"arm {arm.name} failed in its preparation: {_why(outcome)}")
-        return outcome
+        return expect_result(outcome, f"arm {arm.name} failed in its preparation", arm.name)
 
     def _too_slow(self, arm: ArmJob, outcome: JobOutcome) -> str:
         """The budget ended before the preparation did: how long the least run needs."""
@@ -429,7 +423,7 @@ def expected_echo(arm: ArmJob, workload: Workload) -> dict[str, Any]:
     return echo
 
 
-def _round_trip(ops: list[OpResult]) -> tuple[bool | None, str | None]:
+def _round_trip(ops: Sequence[OpResult]) -> tuple[bool | None, str | None]:
     """Whether the export came back with the same bits, and why not."""
     trip = next((op for op in ops if op.op == "reimport"), None)
     if trip is None:
@@ -438,21 +432,10 @@ def _round_trip(ops: list[OpResult]) -> tuple[bool | None, str | None]:
     return equal, None if equal else f"floats that differ: {trip.detail}"
 
 
-def _why(outcome: JobOutcome) -> str:
-    failure = outcome.failure
-    return f"{failure.kind}: {failure.message}" if failure else "it gave no result"
-
-
-def _results(outcome: JobOutcome) -> list[OpResult]:
-    if outcome.result is None:
-        raise SlotError(f"job {outcome.job} gave no result")
-    return outcome.result.ops
-
-
-def _labelled(ops: list[OpResult], label: str) -> OpResult:
+def _labelled(ops: Sequence[OpResult], label: str) -> OpResult:
     return next(op for op in ops if op.op == "train" and op.label == label)
 
 
-def _open_ms(ops: list[OpResult]) -> float:
+def _open_ms(ops: Sequence[OpResult]) -> float:
     opened = next(op for op in ops if op.op == "open")
     return (opened.compile_ms or 0) + (opened.upload_ms or 0)

@@ -8,7 +8,6 @@ dropped with its reason. What an arm fixes itself is checked in the same way and
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 
@@ -19,16 +18,16 @@ from driver.records import ArmJob, Kernel, ModelConfig, Product, VariantTrial
 from driver.tensors import F32, StepProduct, products
 from driver.workbench import (
     TUNING_SAMPLES,
-    WORTHWHILE,
     Workbench,
+    cheapest,
     draw_inputs,
     error_over_bound,
     gpu_kernels,
+    kernel_of,
     rates,
     samples_of,
 )
 
-Key = TypeVar("Key")
 # Those that tuning tries; others are there for who names them.
 TUNED_TILES = ("8x8", "8x4", "4x4")
 TUNED_WORKGROUPS = ("16x4", "16x16")
@@ -121,13 +120,9 @@ class _Trials:
         for of in self.work:
             variant = str(self.arm.options[of.option])
             if variant == "blocked":
-                kernel = Kernel.model_validate(
-                    {"product": of.product.layout, "kernel": variant, "M": of.product.M,
-                     "tile": self.arm.options[TILE_OF[of.option]], "N": of.product.N,
-                     "K": of.product.K}
-                )  # fmt: skip
+                tile = str(self.arm.options[TILE_OF[of.option]])
                 asked += [
-                    (of, kernel.model_copy(update={"workgroup": workgroup}))
+                    (of, kernel_of(of.product, variant, tile, workgroup))
                     for workgroup in TUNED_WORKGROUPS
                 ]
         await self._ask(asked)
@@ -215,13 +210,12 @@ class _Trials:
                     costs = self._costs(option, self.workgroups_tried)
                 if not costs:
                     break
-                key = _cheapest(list(costs.items()))
+                key = cheapest(list(costs.items()))
                 total += costs[key]
                 options |= {option: key[0], TILE_OF[option]: key[1]}
             else:
                 totals[workgroup] = total, options
-        keys = [((key,), total) for key, (total, _) in totals.items()]
-        (chosen,) = _cheapest([(key, total) for key, total in keys])
+        chosen = cheapest([(key, total) for key, (total, _) in totals.items()])
         return totals[chosen][1]
 
     def told(self, options: dict[str, Value]) -> tuple[VariantTrial, ...]:
@@ -237,12 +231,6 @@ class _Trials:
             for option in self.options
             for _, trial in self.found[option]
         )
-
-
-def _cheapest(costs: Sequence[tuple[Key, float]]) -> Key:
-    """The first unless another costs less by what is worth a change."""
-    best = min(costs, key=lambda one: one[1])
-    return best[0] if best[1] < costs[0][1] * (1 - WORTHWHILE) else costs[0][0]
 
 
 def _trial(

@@ -3,20 +3,21 @@
 import itertools
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import TypeVar
 
 import numpy as np
 
 from driver.arms import AUTO, GPU_TILES, TILE_OF, TILES, ArmSpec
 from driver.browser import BrowserSession
 from driver.draws import normals
-from driver.errors import SlotError, Unsupported
 from driver.jobs import NO_MODEL, JobMaker, kernel_op, open_op, roofline_op
-from driver.measure import JobOutcome, run_job
+from driver.measure import JobOutcome, expect_result, run_job
 from driver.parity import product_error
 from driver.records import ArmJob, Kernel, KernelSamples, ModelConfig, Op, Product, Roofline
 from driver.server import JobServer
 from driver.tensors import F32, StepProduct, products
 
+Key = TypeVar("Key")
 ROOFLINE_SAMPLES = 9
 TUNING_SAMPLES = 3
 # Another tile than the default must be faster by this much, or noise would choose.
@@ -53,13 +54,7 @@ class Workbench:
         outcome = await run_job(self._session, self._server, job, deadline_s=self._deadline_s)
         for url in urls.values():
             self._server.drop(url)
-        failure = outcome.failure
-        if failure and failure.kind == "unsupported":
-            raise Unsupported(f"arm {arm.name}: {failure.message}")
-        if failure or outcome.result is None:
-            why = f"{failure.kind}: {failure.message}" if failure else "it gave no result"
-            raise SlotError(f"arm {arm.name} failed on the workbench: {why}")
-        return outcome
+        return expect_result(outcome, f"arm {arm.name} failed on the workbench", arm.name)
 
     async def roofline(self, name: str, arm: ArmJob) -> Roofline | None:
         """What the arm could reach at most, null where it cannot be asked."""
@@ -93,15 +88,17 @@ class Workbench:
             for tile in tiles:
                 best = max(rates(product.flops, samples_of(next(results).detail)))
                 cost[product.option, tile] += product.count * product.flops / best
-        chosen = {TILE_OF[option]: _best(option, tiles, cost) for option in open_products}
+        chosen = {
+            TILE_OF[option]: cheapest([(tile, cost[option, tile]) for tile in tiles])
+            for option in open_products
+        }
         return arm.model_copy(update={"options": arm.options | chosen})
 
 
-def _best(option: Product, tiles: tuple[str, ...], cost: dict[tuple[Product, str], float]) -> str:
-    """The cheapest tile, the default unless another is worth it."""
-    best = min(tiles, key=lambda tile: cost[option, tile])
-    worth_it = cost[option, best] < cost[option, tiles[0]] * (1 - WORTHWHILE)
-    return best if worth_it else tiles[0]
+def cheapest(costs: Sequence[tuple[Key, float]]) -> Key:
+    """The first unless another costs less by what is worth a change."""
+    best = min(costs, key=lambda one: one[1])
+    return best[0] if best[1] < costs[0][1] * (1 - WORTHWHILE) else costs[0][0]
 
 
 def gpu_kernels(
