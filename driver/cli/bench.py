@@ -9,10 +9,8 @@ from driver import (
     geometry,
     kernels,
     ladder,
-    layout,
     presets,
     report,
-    store,
 )
 from driver.axes import AXES, axis_of
 from driver.cli.frame import (
@@ -25,15 +23,14 @@ from driver.cli.frame import (
     QuietOption,
     SeedOption,
     arm_for,
-    browser_for,
     check_numbers,
+    check_places,
     corpus_for,
-    interruptible,
+    measured,
     terminal,
 )
 from driver.errors import UsageError
 from driver.presets import parse_duration
-from driver.progress import Reporter
 
 
 def kernels_command(
@@ -70,9 +67,9 @@ def kernels_command(
     kernels.check_arm(spec, op)
     work = kernels.Work() if op == "fork" else kernels.parse_shapes(shapes, op, not spec.is_wasm)
     request = kernels.Request(spec, op, work, samples)
-    with Reporter(quiet) as reporter:
-        choice = browser_for(browser, reporter)
-        found = interruptible(kernels.run(request, choice, reporter.say))
+    found = measured(
+        browser, quiet, lambda choice, reporter: kernels.run(request, choice, reporter.say)
+    )
     if as_json:
         print(found.model_dump_json(indent=1))
     else:
@@ -105,9 +102,9 @@ def geometry_command(
         raise UsageError(f"--arm {arm}: only webgpu dispatches to a GPU")
     loaded = [presets.load(name) for name in (preset.split(",") if preset else presets.names())]
     request = geometry.Request(spec, loaded, not plan_only)
-    with Reporter(quiet) as reporter:
-        choice = browser_for(browser, reporter)
-        found = interruptible(geometry.run(request, choice, reporter.say))
+    found = measured(
+        browser, quiet, lambda choice, reporter: geometry.run(request, choice, reporter.say)
+    )
     if as_json:
         print(found.model_dump_json(indent=1))
     else:
@@ -160,11 +157,10 @@ def ladder_command(
         out=out,
         headed=headed,
     )
-    store.check_writable(out)
-    layout.check_cache()
-    with Reporter(quiet) as reporter:
-        choice = browser_for(browser, reporter)
-        found, path = interruptible(ladder.run(request, choice, reporter))
+    check_places(out)
+    found, path = measured(
+        browser, quiet, lambda choice, reporter: ladder.run(request, choice, reporter)
+    )
     if as_json:
         print(found.model_dump_json(indent=1))
     else:

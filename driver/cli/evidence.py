@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from driver import calibrate, compare, layout, presets, report, reproduce, store
-from driver.arms import parse_arm
+from driver import calibrate, compare, presets, report, reproduce, store
 from driver.calibration import calibration_key
 from driver.cli.frame import (
     BlocksOption,
@@ -16,15 +15,15 @@ from driver.cli.frame import (
     JsonOption,
     OutOption,
     QuietOption,
-    browser_for,
+    arm_for,
     check_numbers,
+    check_places,
     corpus_for,
-    interruptible,
+    measured,
 )
 from driver.errors import ReceiptError, UsageError
 from driver.plan import evaluator
 from driver.presets import parse_duration
-from driver.progress import Reporter
 from driver.receipt import examine, parse
 from driver.records import Calibration, Receipt
 from driver.run import exit_code
@@ -77,11 +76,10 @@ def reproduce_command(
     limit, base = _margin(margin), _valid_receipt(receipt)
     budget_s = parse_duration(budget) if budget else None
     request = reproduce.request_for(base, out, corpus_file, budget_s, headed)
-    store.check_writable(out)
-    layout.check_cache()
-    with Reporter(quiet) as reporter:
-        choice = browser_for(browser, reporter)
-        data, path = interruptible(run_preset(request, choice, reporter))
+    check_places(out)
+    data, path = measured(
+        browser, quiet, lambda choice, reporter: run_preset(request, choice, reporter)
+    )
     new = parse(data)
     found = reproduce.judge(base, new, path.name, limit, _calibrations(base, new))
     print(found.model_dump_json(indent=1) if as_json else report.reproduction(found))
@@ -114,7 +112,7 @@ def calibrate_command(
     Example: driver calibrate --preset small --runs 6 --budget 20m
     """
     check_numbers(blocks, None)
-    spec, loaded = parse_arm(arm), presets.load(preset)
+    spec, loaded = arm_for(arm), presets.load(preset)
     request = calibrate.Request(
         preset=loaded,
         arm=spec,
@@ -126,12 +124,11 @@ def calibrate_command(
         out=out,
         fresh=fresh,
     )
-    store.check_writable(out)
+    check_places(out)
     store.check_data()
-    layout.check_cache()
-    with Reporter(quiet) as reporter:
-        choice = browser_for(browser, reporter)
-        found, path = interruptible(calibrate.calibrate(request, choice, reporter))
+    found, path = measured(
+        browser, quiet, lambda choice, reporter: calibrate.calibrate(request, choice, reporter)
+    )
     print(found.model_dump_json(indent=1) if as_json else report.calibration(found))
     if not as_json:
         print(f"\ncalibration: {path}", flush=True)

@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -12,8 +12,10 @@ from rich.console import Console
 from driver import (
     __version__,
     corpus,
+    layout,
     presets,
     sources,
+    store,
 )
 from driver.arms import ArmSpec, parse_arm
 from driver.browser import BrowserChoice, setup_browser
@@ -106,6 +108,22 @@ def corpus_for(
 
 def browser_for(explicit: str | None, reporter: Reporter) -> BrowserChoice:
     return setup_browser(explicit, reporter.say)
+
+
+def check_places(out: Path) -> None:
+    """Raises UsageError or LackError where what a run is to write has no place."""
+    store.check_writable(out)
+    layout.check_cache()
+
+
+def measured(
+    browser: str | None,
+    quiet: bool,
+    work: Callable[[BrowserChoice, Reporter], Coroutine[Any, Any, T]],
+) -> T:
+    """What `work` returns, in the browser that was asked for; progress on stderr."""
+    with Reporter(quiet) as reporter:
+        return interruptible(work(browser_for(browser, reporter), reporter))
 
 
 def terminal() -> tuple[int, bool]:

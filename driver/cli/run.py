@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from driver import (
-    layout,
     presets,
     report,
     sources,
@@ -30,6 +29,7 @@ from driver.cli.frame import (
     arm_for,
     browser_for,
     check_numbers,
+    check_places,
     corpus_for,
     interruptible,
     parse_blocks,
@@ -95,8 +95,7 @@ def run(
         preset, arms, pin, blocks, seed, corpus_file, out, headed, require,
         Purpose(0, 0.0, require == "hardware", question, tracking_url, profile), budget,
     )  # fmt: skip
-    store.check_writable(out)
-    layout.check_cache()
+    check_places(out)
     codes, rows, documents = [0], [], []
     with Reporter(quiet) as reporter:
         choice = browser_for(browser, reporter)

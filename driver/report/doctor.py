@@ -1,10 +1,9 @@
 """What `driver doctor` found, as text."""
 
-from rich.table import Table
 from rich.text import Text
 
 from driver.doctor import DoctorReport
-from driver.report.terminal import add_row, new_console, text_of
+from driver.report.terminal import add_row, new_console, new_table, text_of
 
 _CHECK_STYLE = {"ok": "green", "missing": "bold red", "warning": "yellow", "unknown": "yellow"}
 
@@ -12,9 +11,8 @@ _CHECK_STYLE = {"ok": "green", "missing": "bold red", "warning": "yellow", "unkn
 def machine_checks(found: DoctorReport, width: int = 100, colour: bool = False) -> str:
     """What `driver doctor` found: a line per check, and what to do where something is missing."""
     console = new_console(width, colour)
-    table = Table(box=None, pad_edge=False)
-    for heading in ("check", "status", "found"):
-        table.add_column(heading, overflow="fold")
+    headings = ("check", "status", "found")
+    table = new_table(headings, headings)
     for check in found.checks:
         add_row(
             table, check.name, Text(check.status, style=_CHECK_STYLE[check.status]), check.value

@@ -5,7 +5,15 @@ import math
 from rich.table import Table
 
 from driver.records import Calibration, CompareReport, Reproduction, VerifyAnswer
-from driver.report.terminal import add_row, new_console, number_text, text_of, visible, write_line
+from driver.report.terminal import (
+    add_row,
+    new_console,
+    new_table,
+    number_text,
+    text_of,
+    visible,
+    write_line,
+)
 
 
 def verify_answer(answer: VerifyAnswer, most: int = 20) -> str:
@@ -55,9 +63,8 @@ def comparison(found: CompareReport) -> str:
 def reproduction(found: Reproduction) -> str:
     """What `driver reproduce` found."""
     console = new_console(100, False)
-    table = Table(box=None, pad_edge=False)
-    for heading in ("", "answer", "why"):
-        table.add_column(heading, overflow="fold")
+    headings = ("", "answer", "why")
+    table = new_table(headings, headings)
     for aspect in found.aspects:
         add_row(table, aspect.name, aspect.outcome, aspect.reason)
     console.print(table)

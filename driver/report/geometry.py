@@ -4,7 +4,7 @@ from rich.console import Console
 from rich.table import Table
 
 from driver.records import GeometryReport, StepGeometry
-from driver.report.terminal import add_row, new_console, text_of, write_line
+from driver.report.terminal import add_row, new_console, new_table, text_of, write_line
 
 
 def geometry(found: GeometryReport, width: int = 100, colour: bool = False) -> str:
@@ -28,11 +28,9 @@ def geometry(found: GeometryReport, width: int = 100, colour: bool = False) -> s
 
 
 def _presets_table(found: GeometryReport) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for heading in ("a step of", "L", "dispatches", "most", "submits", "created in it: buffers",
-                    "bind groups", "pipelines", "buffers in all", "MiB"):  # fmt: skip
-        left = heading == "a step of"
-        table.add_column(heading, justify="left" if left else "right", overflow="fold")
+    headings = ("a step of", "L", "dispatches", "most", "submits", "created in it: buffers",
+                "bind groups", "pipelines", "buffers in all", "MiB")  # fmt: skip
+    table = new_table(headings, headings[:1])
     for preset in found.presets:
         counted = preset.counted
         made = ("?", "?", "?")
@@ -47,10 +45,8 @@ def _presets_table(found: GeometryReport) -> Table:
 
 
 def _dispatches(console: Console, preset: StepGeometry) -> None:
-    table = Table(box=None, pad_edge=False)
-    for heading in ("dispatch", "operation", "pipeline", "a step", "workgroup", "workgroups"):
-        left = heading in ("dispatch", "operation", "pipeline")
-        table.add_column(heading, justify="left" if left else "right", overflow="fold")
+    headings = ("dispatch", "operation", "pipeline", "a step", "workgroup", "workgroups")
+    table = new_table(headings, headings[:3])
     for row in preset.table:
         add_row(
             table, row.label, row.op, row.kernel, str(row.per_step),

@@ -9,7 +9,14 @@ from driver.records import (
     LadderReport,
 )
 from driver.report.precision import precision_lines
-from driver.report.terminal import add_row, new_console, number_text, text_of, visible, write_line
+from driver.report.terminal import (
+    add_row,
+    new_console,
+    new_table,
+    number_text,
+    text_of,
+    write_line,
+)
 
 
 def ladder(found: LadderReport, width: int = 100, colour: bool = False) -> str:
@@ -78,13 +85,9 @@ def ladder_losses(found: LadderReport) -> list[str]:
 
 def _rungs_table(found: LadderReport) -> Table:
     """Every rung beside what the one before it took in the same run."""
-    table = Table(box=None, pad_edge=False)
-    for heading in (found.axis, "ms/step", "before", "times as fast", "95% interval", "",
-                    "products apart", "verdict"):  # fmt: skip
-        left = heading in (found.axis, "", "verdict")
-        table.add_column(
-            Text(visible(heading)), justify="left" if left else "right", overflow="fold"
-        )
+    headings = (found.axis, "ms/step", "before", "times as fast", "95% interval", "",
+                "products apart", "verdict")  # fmt: skip
+    table = new_table(headings, (found.axis, "", "verdict"))
     pairs = {pair.after: pair for pair in found.pairs}
     first = next((pair for pair in found.pairs), None)
     for rung in found.rungs:

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from driver.records import PrecisionReport, PrecisionRung
-from driver.report.terminal import add_row, number_text, write_line
+from driver.report.terminal import add_row, new_table, number_text, write_line
 
 _STYLE = {"ok": "green", "failed": "bold red", "unsupported": "yellow", "not run": "yellow"}
 # Checks with a number, as a person would call them.
@@ -48,11 +48,9 @@ def precision_lines(console: Console, found: PrecisionReport) -> None:
 
 
 def _facts_table(rungs: Sequence[PrecisionRung]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for heading in ("", "computes in", "status", "ms/step", "GPU MiB", "final loss", "reference's",
-                    "drift", "no numbers"):  # fmt: skip
-        left = heading in ("", "computes in", "status")
-        table.add_column(heading, justify="left" if left else "right", overflow="fold")
+    headings = ("", "computes in", "status", "ms/step", "GPU MiB", "final loss", "reference's",
+                "drift", "no numbers")  # fmt: skip
+    table = new_table(headings, headings[:3])
     for rung in rungs:
         quality = rung.quality
         mib = sum(rung.memory_bytes.values()) / 2**20

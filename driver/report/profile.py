@@ -7,7 +7,7 @@ from driver.records import (
     ArmPlan,
     Profile,
 )
-from driver.report.terminal import add_row, number_text, percent_text, write_line
+from driver.report.terminal import add_row, new_table, number_text, percent_text, write_line
 
 
 def profile_of(console: Console, arm: ArmPlan) -> None:
@@ -26,10 +26,8 @@ def profile_of(console: Console, arm: ArmPlan) -> None:
 
 
 def _profile_table(profile: Profile) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for heading in ("operation", "calls", "ms/step", "share", "GFLOP/s"):
-        left = heading == "operation"
-        table.add_column(heading, justify="left" if left else "right", overflow="fold")
+    headings = ("operation", "calls", "ms/step", "share", "GFLOP/s")
+    table = new_table(headings, headings[:1])
     for op in sorted(profile.ops, key=lambda op: -op.ms):
         add_row(
             table,

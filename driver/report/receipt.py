@@ -23,6 +23,7 @@ from driver.report.profile import profile_of
 from driver.report.terminal import (
     add_row,
     new_console,
+    new_table,
     number_text,
     small_text,
     text_of,
@@ -126,21 +127,9 @@ def curve_over_presets(rows: Sequence[tuple[str, int, Receipt | None]]) -> str:
 
 
 def _arms_table(receipt: Receipt) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for heading in (
-        "",
-        "arm",
-        "ms/step",
-        "quartiles",
-        "GFLOP/s",
-        "of roofline",
-        "windows",
-        "first step ms",
-        "compile ms",
-    ):
-        table.add_column(
-            heading, justify="left" if heading in ("", "arm") else "right", overflow="fold"
-        )
+    headings = ("", "arm", "ms/step", "quartiles", "GFLOP/s", "of roofline", "windows",
+                "first step ms", "compile ms")  # fmt: skip
+    table = new_table(headings, headings[:2])
     for summary in receipt.comparison.arms:
         mine = [slot for slot in receipt.slots if slot.side == summary.side]
         add_row(
@@ -302,9 +291,8 @@ def _slots_table(slots: Sequence[Slot]) -> Table:
 
 
 def _gates_table(gates: Sequence[Gate]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for heading in ("gate", "class", "status", "reason"):
-        table.add_column(heading, overflow="fold")
+    headings = ("gate", "class", "status", "reason")
+    table = new_table(headings, headings)
     for gate in gates:
         add_row(
             table, gate.name, gate.gate_class, Text(_MARK[gate.status], style=_STYLE[gate.status]),

@@ -2,6 +2,8 @@
 
 import io
 import unicodedata
+from collections.abc import Sequence
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -28,6 +30,15 @@ def visible(text: str) -> str:
 
 def write_line(console: Console, text: str, style: str = "") -> None:
     console.print(Text(visible(text), style=style))
+
+
+def new_table(headings: Sequence[str], left: Sequence[str]) -> Table:
+    """A table without rules; the columns headed by one of `left` hold words, the others numbers."""
+    table = Table(box=None, pad_edge=False)
+    for heading in headings:
+        side: Literal["left", "right"] = "left" if heading in left else "right"
+        table.add_column(Text(visible(heading)), justify=side, overflow="fold")
+    return table
 
 
 def add_row(table: Table, *cells: str | Text) -> None:
