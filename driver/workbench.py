@@ -168,11 +168,6 @@ def rates(flops: int, samples: KernelSamples) -> list[float]:
     return [flops * samples.products_per_sample / ms / 1e6 for ms in samples.samples_ms]
 
 
-def shares(flops: int, samples: KernelSamples) -> list[float]:
-    """Each sample over the mean of the roofline before and after it."""
-    return over_roofline(rates(flops, samples), samples.roofline_gflops)
-
-
 def over_roofline(speeds: Sequence[float], tops: Sequence[float]) -> list[float]:
     """Each speed over the mean of the two figures around it: tops[i] before it, [i + 1] after."""
     around = [(before + after) / 2 for before, after in itertools.pairwise(tops)]

@@ -13,7 +13,9 @@ import pytest_asyncio
 from driver import cli
 from driver.browser import BrowserChoice, BrowserSession, find_browser
 from driver.layout import PRESETS, WEB
+from driver.prepare import probe
 from driver.server import JobServer
+from driver.workbench import Workbench
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
 GOLDEN = ("tiny", "tiny-jitter", "strong")
@@ -88,17 +90,28 @@ async def broken(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Any]
         await server.__aexit__(None, None, None)
 
 
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def gpu_bench(browser: BrowserChoice) -> AsyncIterator[tuple[Workbench, dict[str, Any]]]:
+    """A workbench and the page's features; skips where WebGPU is missing."""
+    async with JobServer() as server, BrowserSession(browser) as session:
+        features = (await probe(session, server)).features
+        if not features["webgpu"]["available"]:
+            pytest.skip(f"this browser offers no WebGPU here: {features['webgpu']['reason']}")
+        yield Workbench(session, server, deadline_s=300), features
+
+
 @pytest.fixture
 def driver(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str, str]]:
-    """Runs `driver …` in this process; gives exit code, stdout and stderr."""
+    """Runs `driver …` in this process; gives exit code, stdout and stderr. Never a traceback."""
 
     def run(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["driver", *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
             cli.main()
         out, err = capsys.readouterr()
+        assert "Traceback" not in out + err
         return int(ended.value.code or 0), out, err
 
     return run

@@ -2,15 +2,14 @@
 
 import json
 import shutil
-import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import pytest_asyncio
 
-from driver import cli, layout, presets, report
+from driver import layout, presets, report
 from driver.arms import TILE_OF, TILES, parse_arm, resolve
 from driver.browser import BrowserSession, find_browser
 from driver.errors import UsageError
@@ -20,7 +19,7 @@ from driver.kernels.products import checks, error_over_bound, judge, placed, tim
 from driver.records import Kernel, KernelReport, KernelSamples, Op, Product, UnevenFork
 from driver.server import JobServer
 from driver.tensors import F32, products
-from driver.workbench import Workbench, draw_inputs, rates, shares
+from driver.workbench import Workbench, draw_inputs, over_roofline, rates
 
 FEATURES = {
     "cross_origin_isolated": True,
@@ -136,7 +135,8 @@ def test_samples_become_rates_and_shares() -> None:
         threads=1, products_per_sample=10, samples_ms=[1.0, 2.0], roofline_gflops=[30, 50, 70]
     )
     assert rates(1_000_000, samples) == [10.0, 5.0]
-    assert shares(1_000_000, samples) == [10 / 40, 5 / 60]
+    found = over_roofline(rates(1_000_000, samples), samples.roofline_gflops)
+    assert found == [10 / 40, 5 / 60]
     (row,) = judge([kernel("mm_fwd", 1, 1, 1)], ["x"], {"c0": bytearray(4)}, np.zeros(2, "f4"))
     detail = {"output_sha256": "x", **samples.model_dump()}
     assert timed(row, "x", detail).samples == samples
@@ -211,19 +211,9 @@ async def test_an_arm_without_kernels(bench: Workbench) -> None:
 # --------------------------------------------------------------------------- the command
 
 
-def driver(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: object
-) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["driver", "kernels", *map(str, words)])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    out, err = capsys.readouterr()
-    return int(ended.value.code or 0), out, err
-
-
-def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(driver: Callable[..., tuple[int, str, str]]) -> None:
     shapes = ("--shapes", "33x20x40", "--samples", 3)
-    code, out, _ = driver(monkeypatch, capsys, "--json", "--op", "mm_db", *shapes)
+    code, out, _ = driver("kernels", "--json", "--op", "mm_db", *shapes)
     assert code == 0
     found = KernelReport.model_validate(json.loads(out))
     assert [row.kernel.tile for row in found.rows] == list(TILES["relaxed"])
@@ -241,9 +231,9 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     assert sum(line.rstrip().endswith(" fastest") for line in page.splitlines()) == 1
 
 
-def test_forks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_forks(driver: Callable[..., tuple[int, str, str]]) -> None:
     words = ("--op", "fork", "--arm", "wasm:threads=2", "--samples", 3)
-    code, out, _ = driver(monkeypatch, capsys, *words)
+    code, out, _ = driver("kernels", *words)
     assert code == 0
     assert "a fork and join of 2 thread(s)" in out
     assert "thread 1 8 times slower than the others: it ran" in out
@@ -269,7 +259,7 @@ async def test_a_slow_thread_gets_fewer_chunks(bench: Workbench, threads: int) -
 
 
 def test_a_kernel_that_is_wrong_is_not_timed(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, driver: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     folder = tmp_path / "wasm_src"
     shutil.copytree(layout.WASM_SRC, folder)
@@ -279,12 +269,12 @@ def test_a_kernel_that_is_wrong_is_not_timed(
     source.write_text(source.read_text().replace("#define EPS 1e-5", "#define EPS 1.001e-5"))
     monkeypatch.setattr(layout, "WASM_SRC", folder)
     words = ("--shapes", "5x6x7", "--op", "mm_fwd", "--arm", "wasm:simd=scalar+tile=2x4")
-    code, out, _ = driver(monkeypatch, capsys, *words)
+    code, out, _ = driver("kernels", *words)
     assert code == 1
     assert "FAIL: " in out
     assert "times the bound" in " ".join(out.split())
     words = ("--shapes", "B=2+T=5+C=8", "--op", "layernorm", "--arm", "wasm:simd=scalar", "--json")
-    code, out, _ = driver(monkeypatch, capsys, *words, "--samples", 1)
+    code, out, _ = driver("kernels", *words, "--samples", 1)
     assert code == 1
     forward, backward = KernelReport.model_validate(json.loads(out)).operations
     assert forward.reason
@@ -305,11 +295,10 @@ def test_a_kernel_that_is_wrong_is_not_timed(
     ],
 )
 def test_bad_usage(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    driver: Callable[..., tuple[int, str, str]],
     words: tuple[str, ...],
     said: str,
 ) -> None:
-    code, _, err = driver(monkeypatch, capsys, *words)
+    code, _, err = driver("kernels", *words)
     assert code == 2
     assert said in err.replace("\n", " ")

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import sys
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, cast
 import pytest
 import receipts
 
-from driver import axes, cli, ladder, presets, report
+from driver import axes, ladder, presets, report
 from driver.apart import engine_of, gain, kernel_on, no_gain
 from driver.arms import (
     GPU_TILES,
@@ -375,8 +374,7 @@ Climb = Callable[..., tuple[int, LadderReport | None, str]]
 
 @pytest.fixture
 def climb(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    driver: Callable[..., tuple[int, str, str]],
     preset: Path,
     tmp_path: Path,
 ) -> Climb:
@@ -387,12 +385,8 @@ def climb(
 
     def go(*arguments: object) -> tuple[int, LadderReport | None, str]:
         out = tmp_path / "receipts"
-        words = ["driver", "ladder", "--preset", preset, "--out", out, *arguments]
-        monkeypatch.setattr(sys, "argv", list(map(str, words)))
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        printed = "".join(capsys.readouterr())
-        assert "Traceback" not in printed
+        code, printed, err = driver("ladder", "--preset", preset, "--out", out, *arguments)
+        printed += err
         kept = [
             LadderReport.model_validate_json(path.read_text()) for path in out.glob("*.ladder.json")
         ]
@@ -403,7 +397,7 @@ def climb(
             assert receipt["digest"] == digest
         assert {path.name for path in out.glob("*.receipt.json")} == set(named)
         assert len(kept) <= 1
-        return int(ended.value.code or 0), kept[0] if kept else None, printed
+        return code, kept[0] if kept else None, printed
 
     return go
 
@@ -604,35 +598,30 @@ def test_every_axis(climb: Climb, axis: str) -> None:
     assert found.fastest and found.fastest_apart
 
 
-def report_of(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], path: Path, word: str
-) -> tuple[int, str]:
+Driver = Callable[..., tuple[int, str, str]]
+
+
+def report_of(driver: Driver, path: Path, word: str) -> tuple[int, str]:
     """`driver WORD PATH`: exit code and all that it printed."""
-    monkeypatch.setattr(sys, "argv", ["driver", word, str(path)])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    printed = "".join(capsys.readouterr())
-    assert "Traceback" not in printed
-    return int(ended.value.code or 0), printed
+    code, out, err = driver(word, path)
+    return code, out + err
 
 
-def test_the_file_is_shown_and_is_no_receipt(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_the_file_is_shown_and_is_no_receipt(driver: Driver, tmp_path: Path) -> None:
     path = tmp_path / "tiny.ladder.json"
     found = a_ladder([pair("scalar", "simd128")])
     path.write_text(found.model_dump_json())
-    code, printed = report_of(monkeypatch, capsys, path, "report")
+    code, printed = report_of(driver, path, "report")
     assert (code, printed) == (0, report.ladder(found, 110) + "\n")
     for word in ("verify", "reproduce"):
-        code, printed = report_of(monkeypatch, capsys, path, word)
+        code, printed = report_of(driver, path, word)
         assert code == 2
         assert "tiny.ladder.json" in printed and "`driver ladder`" in printed
     path.write_text('{"format": "x"}')
-    assert "tiny.ladder.json: format is 'x'" in report_of(monkeypatch, capsys, path, "report")[1]
+    assert "tiny.ladder.json: format is 'x'" in report_of(driver, path, "report")[1]
     path.write_text('{"format": "driver-kernels/1"}')
     for word in ("report", "verify"):
-        code, printed = report_of(monkeypatch, capsys, path, word)
+        code, printed = report_of(driver, path, word)
         assert code == 2
         assert "tiny.ladder.json" in printed and "`driver kernels --json`" in printed
 
@@ -649,12 +638,12 @@ def test_the_file_is_shown_and_is_no_receipt(
     ],
 )
 def test_a_stranger_s_ladder(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    driver: Driver, tmp_path: Path,
     change: dict[str, Any], code: int,
 ) -> None:  # fmt: skip
     path = tmp_path / "x.ladder.json"
     data = json.loads(a_ladder([pair("scalar", "simd128")]).model_dump_json())
     path.write_text(json.dumps(data | change))
-    got, printed = report_of(monkeypatch, capsys, path, "report")
+    got, printed = report_of(driver, path, "report")
     assert got == code
     assert "\x1b" not in printed

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.special import ndtr
-from test_kernels import FEATURES, driver
+from test_kernels import FEATURES
 
 from driver import layout, reference, report
 from driver.arms import parse_arm, resolve
@@ -391,11 +391,9 @@ async def test_every_operation_keeps_its_bound_in_chromium() -> None:
     assert wasm == wasm64
 
 
-def test_the_command_runs_everything(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_runs_everything(driver: Callable[..., tuple[int, str, str]]) -> None:
     words = ("--op", "all", "--shapes", "B=1+T=3+C=4,5x6x7", "--arm", "wasm:tile=4x8")
-    code, out, err = driver(monkeypatch, capsys, *words, "--samples", 1, "--json")
+    code, out, err = driver("kernels", *words, "--samples", 1, "--json")
     assert code == 0
     assert "checking 14 other operations against float64" in err
     found = KernelReport.model_validate(json.loads(out))
@@ -418,7 +416,7 @@ def test_the_command_runs_everything(
 
 @pytest.mark.slow
 def test_results_that_change_while_timed_end_the_run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, driver: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     folder = tmp_path / "wasm_src"
     shutil.copytree(layout.WASM_SRC, folder)
@@ -429,6 +427,6 @@ def test_results_that_change_while_timed_end_the_run(
     source.write_text(text.replace(zeroing, ""))  # right once, on fresh memory
     monkeypatch.setattr(layout, "WASM_SRC", folder)
     words = ("--op", "layernorm_backward", "--shapes", "B=2+T=5+C=8", "--arm", "wasm:simd=scalar")
-    code, _, err = driver(monkeypatch, capsys, *words, "--samples", 1)
+    code, _, err = driver("kernels", *words, "--samples", 1)
     assert code == 4
     assert "layernorm_backward: its results changed while it was timed" in " ".join(err.split())

@@ -1,7 +1,6 @@
 """A receipt's run again: what is taken from it, what agrees, what is refused."""
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import pytest
 from receipts import Parts, parts
 from test_compare import noise, scaled, sealed
 
-from driver import calibrate, cli, corpus, presets, reproduce, store
+from driver import calibrate, corpus, presets, reproduce, store
 from driver.arms import parse_arm
 from driver.calibration import calibration_key
 from driver.compare import larger
@@ -214,18 +213,14 @@ def test_a_failed_receipt_claims_nothing(tmp_path: Path) -> None:
 
 @pytest.fixture
 def command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, driver: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> Callable[..., tuple[int, str]]:
     """`driver …`, with calibrations kept in a folder of the test's own."""
     monkeypatch.setenv("DRIVER_DATA", str(tmp_path / "data"))
 
     def go(*words: object) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["driver", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        printed = "".join(capsys.readouterr())
-        assert "Traceback" not in printed
-        return int(ended.value.code or 0), printed
+        code, out, err = driver(*words)
+        return code, out + err
 
     return go
 

@@ -30,8 +30,7 @@ RunPreset = Callable[..., tuple[int, list[dict[str, Any]], str]]
 
 @pytest.fixture
 def run(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    driver: Callable[..., tuple[int, str, str]],
     preset: Path,
     tmp_path: Path,
 ) -> RunPreset:
@@ -42,16 +41,12 @@ def run(
 
     def go(*arguments: object, preset: object = preset) -> tuple[int, list[dict[str, Any]], str]:
         out = tmp_path / "receipts"
-        words = ["driver", "run", "--preset", preset, "--out", out, *arguments]
-        monkeypatch.setattr(sys, "argv", list(map(str, words)))
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        printed = "".join(capsys.readouterr())
-        assert "Traceback" not in printed
+        code, printed, err = driver("run", "--preset", preset, "--out", out, *arguments)
+        printed += err
         found = [json.loads(path.read_text()) for path in sorted(out.glob("*.json"))]
         for receipt in found:
             assert verify(receipt, evaluator()) == ([], [])
-        return int(ended.value.code or 0), found, printed
+        return code, found, printed
 
     return go
 

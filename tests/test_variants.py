@@ -1,22 +1,18 @@
 """Variants of the WGSL products: what is wrong is dropped, what is right is chosen by its time."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
 import pytest
-import pytest_asyncio
 
 from driver import presets
 from driver.arms import TILE_OF, parse_arm, resolve
-from driver.browser import BrowserChoice, BrowserSession
 from driver.errors import SlotError
 from driver.jobs import kernel_op
 from driver.kernels.products import checks, judge
 from driver.measure import JobOutcome
-from driver.prepare import probe
 from driver.records import ArmJob, Kernel, Op, OpResult, VariantTrial
-from driver.server import JobServer
 from driver.tensors import F32
 from driver.variants import choose, classes
 from driver.workbench import Workbench, draw_inputs, gpu_kernels
@@ -141,19 +137,9 @@ async def test_what_an_arm_fixes_is_checked_and_not_timed() -> None:
 module_loop = pytest.mark.asyncio(loop_scope="module")
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def gpu(browser: BrowserChoice) -> AsyncIterator[tuple[Workbench, dict[str, Any]]]:
-    """A workbench and the page's features; skips where WebGPU is missing."""
-    async with JobServer() as server, BrowserSession(browser) as session:
-        features = (await probe(session, server)).features
-        if not features["webgpu"]["available"]:
-            pytest.skip(f"this browser offers no WebGPU here: {features['webgpu']['reason']}")
-        yield Workbench(session, server, deadline_s=300), features
-
-
 @module_loop
-async def test_every_variant_apart_keeps_the_bound(gpu) -> None:
-    bench, features = gpu
+async def test_every_variant_apart_keeps_the_bound(gpu_bench) -> None:
+    bench, features = gpu_bench
     spec = parse_arm("webgpu")
     arm = resolve(spec, features)
     every = [
@@ -171,8 +157,8 @@ async def test_every_variant_apart_keeps_the_bound(gpu) -> None:
 
 
 @module_loop
-async def test_samples_alternate_with_the_roofline(gpu) -> None:
-    bench, features = gpu
+async def test_samples_alternate_with_the_roofline(gpu_bench) -> None:
+    bench, features = gpu_bench
     arm = resolve(parse_arm("webgpu"), features)
     (kernel, *_) = gpu_kernels(parse_arm("webgpu"), arm, ("blocked",), "mm_db", "mm_db", (9, 8, 7))
     inputs = draw_inputs([kernel], 5)

@@ -2,7 +2,6 @@
 
 import json
 import random
-import sys
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,7 +12,7 @@ import pytest
 import receipts
 from receipts import EVALUATOR
 
-from driver import build, cli, rebuild, store
+from driver import build, rebuild, store
 from driver.cli import receipts as receipt_commands
 from driver.errors import BuildError
 from driver.plan import evaluator
@@ -29,7 +28,7 @@ Verify = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def verify(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, driver: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> Verify:
     """`driver verify` of a file with this content; gives exit code and everything printed."""
     monkeypatch.setattr(receipt_commands, "evaluator", lambda: EVALUATOR)
@@ -37,12 +36,8 @@ def verify(
     def run(content: bytes | Json, *flags: str) -> tuple[int, str]:
         path = tmp_path / "r.receipt.json"
         path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
-        monkeypatch.setattr(sys, "argv", ["driver", "verify", str(path), *flags])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        printed = "".join(capsys.readouterr())
-        assert "Traceback" not in printed
-        return int(ended.value.code or 0), printed
+        code, out, err = driver("verify", path, *flags)
+        return code, out + err
 
     return run
 

@@ -1,15 +1,12 @@
 """A step's operations as WGSL has them: the table, its bounds, and what an adapter gives."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
 import pytest
-import pytest_asyncio
 
 from driver import reference
 from driver.arms import parse_arm, resolve
-from driver.browser import BrowserChoice, BrowserSession
 from driver.errors import UsageError
 from driver.jobs import operation_op
 from driver.kernels import operations as ops
@@ -17,9 +14,6 @@ from driver.kernels import oracle, webgpu
 from driver.kernels.case import Case
 from driver.kernels.running import WGSL, accuracy, exact
 from driver.kernels.shapes import parse_shapes
-from driver.prepare import probe
-from driver.server import JobServer
-from driver.workbench import Workbench
 
 # Nothing divides by 4; whole vectors of four; one of everything.
 ODD = "B=3+T=17+C=15+H=3+V=11"
@@ -100,20 +94,10 @@ def test_what_is_part_of_another_kernel_says_so() -> None:
 # --------------------------------------------------------------------------- in Chromium
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def gpu(browser: BrowserChoice) -> AsyncIterator[tuple[Workbench, dict[str, Any]]]:
-    """A workbench and the page's features; skips where WebGPU is missing."""
-    async with JobServer() as server, BrowserSession(browser) as session:
-        features = (await probe(session, server)).features
-        if not features["webgpu"]["available"]:
-            pytest.skip(f"this browser offers no WebGPU here: {features['webgpu']['reason']}")
-        yield Workbench(session, server, deadline_s=300), features
-
-
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("step", STEPS)
-async def test_every_operation_keeps_its_bound(gpu, step: str) -> None:
-    bench, features = gpu
+async def test_every_operation_keeps_its_bound(gpu_bench, step: str) -> None:
+    bench, features = gpu_bench
     arm = resolve(parse_arm("webgpu"), features)
     drawn = {case: ops.draw(case, 7) for case in cases(step)}
     data = {case.name: ops.pack(case, x) for case, x in drawn.items()}

@@ -17,9 +17,9 @@ import numpy as np
 from driver.kernels import bounds, oracle, webgpu
 from driver.kernels.case import Arrays, Case, Sizes
 from driver.kernels.entry import Entry, letters, read, updated, written
+from driver.kernels.timing import figures, refused
 from driver.parity import largest_ratio
 from driver.records import ModelConfig, Operand, Operation, OperationRow, OperationSamples
-from driver.workbench import over_roofline, quartiles
 
 
 def _bias_sizes(config: ModelConfig) -> Sequence[Sizes]:
@@ -225,20 +225,11 @@ def judge(
 
 def timed(row: OperationRow, digest: str, detail: dict[str, Any]) -> OperationRow:
     """The row with its samples; what was timed must have given what was checked."""
-    if detail["output_sha256"] != digest:
-        reason = "it gave other bits when it was timed than when it was checked"
-        return row.model_copy(update={"status": "FAIL", "reason": reason})
+    if failed := refused(row, digest, detail):
+        return failed
     samples = OperationSamples.model_validate(
         {key: value for key, value in detail.items() if key in OperationSamples.model_fields}
     )
     speeds = [row.work * samples.calls_per_sample / ms / 1e6 for ms in samples.samples_ms]
-    share = over_roofline(speeds, samples.roofline)
-    return row.model_copy(
-        update={
-            "rate": float(np.median(speeds)),
-            "rate_quartiles": quartiles(speeds),
-            "share": float(np.median(share)),
-            "share_quartiles": quartiles(share),
-            "samples": samples,
-        }
-    )
+    found = figures("rate", speeds, samples.roofline)
+    return row.model_copy(update=found | {"samples": samples})

@@ -9,15 +9,14 @@ from driver.arms import AUTO, TILE_OF, TILES, ArmSpec
 from driver.errors import UsageError
 from driver.jobs import kernel_op
 from driver.kernels.shapes import Shape
+from driver.kernels.timing import figures, refused
 from driver.records import ArmJob, Kernel, KernelRow, KernelSamples, Op
 from driver.tensors import F32
 from driver.workbench import (
     error_over_bound,
     gpu_kernels,
-    quartiles,
     rates,
     samples_of,
-    shares,
 )
 
 
@@ -117,21 +116,12 @@ def placed(row: KernelRow, detail: dict[str, Any], elsewhere: dict[str, Any]) ->
     return row
 
 
-def timed(row: KernelRow, digest: str, detail: dict[str, object] | None) -> KernelRow:
+def timed(row: KernelRow, digest: str, detail: dict[str, Any] | None) -> KernelRow:
     """The row with its samples; what was timed must have given what was checked."""
     if detail is None:
         return row
-    if detail["output_sha256"] != digest:
-        reason = "it gave other bits when it was timed than when it was checked"
-        return row.model_copy(update={"status": "FAIL", "reason": reason})
+    if failed := refused(row, digest, detail):
+        return failed
     samples: KernelSamples = samples_of(detail)
-    speed, share = rates(row.flops, samples), shares(row.flops, samples)
-    return row.model_copy(
-        update={
-            "gflops": float(np.median(speed)),
-            "gflops_quartiles": quartiles(speed),
-            "share": float(np.median(share)),
-            "share_quartiles": quartiles(share),
-            "samples": samples,
-        }
-    )
+    found = figures("gflops", rates(row.flops, samples), samples.roofline_gflops)
+    return row.model_copy(update=found | {"samples": samples})
