@@ -26,7 +26,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from driver import layout
+from driver import layout, wasm_binary
 from driver.errors import BuildError
 from driver.records import Record
 
@@ -37,6 +37,9 @@ _FORMAT = "build/1"  # of the cache's entries
 _FEATURES = {"scalar": "", "simd128": "+simd128", "relaxed": "+simd128+relaxed_simd"}
 # 4 GiB is all that 32 bits address; 16 GiB is the most that browsers give to 64 bits.
 _MAX_MEMORY_BYTES = {"wasm32": 1 << 32, "wasm64": 1 << 34}
+# With 64-bit addresses the panels of products lie in a second memory (wasm_src/panels.h).
+_PANELS_APART = "-DPANELS_APART"
+_PANELS_PAGES = 1 << 16  # as many as 32 bits address
 _CPU = "generic+bulk_memory+mutable_globals+sign_ext+nontrapping_fptoint"
 _COMPILE = (
     "-O3",
@@ -242,6 +245,10 @@ def _compile_into(
                     _zig(scratch, ["cc", *flags, "-c", path.name, "-o", objects[-1]])
             _zig(scratch, ["wasm-ld", *link, *objects, "-o", name])
             data = (scratch / name).read_bytes()
+            if _PANELS_APART in flags:
+                data = wasm_binary.import_memory(
+                    data, "panels", maximum_pages=_PANELS_PAGES, shared="--shared-memory" in link
+                )
             made = Path(folder) / "entry"
             made.mkdir()
             (made / name).write_bytes(data)
@@ -258,7 +265,8 @@ def _compile_into(
 def _flags(simd: str, address: str, shared: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Flags of `zig cc` and of `zig wasm-ld`; the latter since `zig cc` takes no 64-bit maximum."""
     features = _FEATURES[simd] + ("+atomics" if shared else "")
-    target = ("-target", f"{address}-freestanding", f"-mcpu={_CPU}{features}")
+    panels = (_PANELS_APART,) if address == "wasm64" and simd != "scalar" else ()
+    target = ("-target", f"{address}-freestanding", f"-mcpu={_CPU}{features}", *panels)
     memory = ("--shared-memory",) if shared else ()
     link = (*_LINK, *memory, f"--max-memory={_MAX_MEMORY_BYTES[address]}")
     return (*target, *_COMPILE), ("-mwasm64", *link) if address == "wasm64" else link

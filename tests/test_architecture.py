@@ -33,6 +33,7 @@ ORDER = [
     "stats",
     "calibration",  # what runs of an arm against itself say of noise
     "profile",  # where a step's time goes
+    "wasm_binary",
     "build",
     "machine",
     "adapter",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from driver import build, layout
+from driver import build, layout, wasm_binary
 from driver.errors import BuildError
 
 
@@ -43,6 +43,43 @@ def test_all_modules_differ_and_are_described(cache: Path) -> None:
         assert artifact.compiler.startswith("ziglang 0.")
         assert "-ffp-contract=off" in artifact.flags
         assert artifact.path.is_relative_to(cache)
+        # a second memory where panels lie apart
+        apart = "wasm64" in artifact.name and "scalar" not in artifact.name
+        assert (build._PANELS_APART in artifact.flags) is apart
+        shared = "unshared" not in artifact.name
+        entry = b"\x03env\x06panels\x02" + bytes([3 if shared else 1, 0, 0x80, 0x80, 4])
+        assert data.count(entry) == apart
+
+
+MODULE = b"\0asm\1\0\0\0"
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        (b"", "no WebAssembly module"),
+        (b"\0asm\2\0\0\0", "no WebAssembly module"),
+        (MODULE, "imports nothing"),
+        (MODULE + b"\2\x50\1", "ends within its section 2"),
+        (MODULE + b"\2\x80", "ends within a number"),
+    ],
+)
+def test_what_no_memory_can_be_added_to(module: bytes, words: str) -> None:
+    with pytest.raises(BuildError, match=words):
+        wasm_binary.import_memory(module, "panels", maximum_pages=1, shared=False)
+
+
+def test_sizes_of_several_bytes_are_kept() -> None:
+    """128 imports, so that their number and their section's size grow by a byte."""
+    one = b"\3env\1f\0\0"
+    body = bytes([127]) + 127 * one
+    section = wasm_binary._leb(len(body)) + body
+    rest = b"\0\4\2abc"  # a custom section
+    got = wasm_binary.import_memory(
+        MODULE + b"\2" + section + rest, "panels", maximum_pages=65536, shared=True
+    )
+    new = b"\x80\1" + 127 * one + b"\3env\6panels\2\3\0\x80\x80\4"
+    assert got == MODULE + b"\2" + wasm_binary._leb(len(new)) + new + rest
 
 
 def test_second_build_comes_from_the_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

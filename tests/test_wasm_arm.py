@@ -381,6 +381,8 @@ async def test_it_says_what_ran(session, server, on) -> None:
     assert memory["growths"] == 0
     assert memory["initial_pages"] == memory["final_pages"] == memory["maximum_pages"]
     assert memory["final_bytes"] == 65536 * memory["final_pages"]
+    apart = on.name == "wasm64" and on.options["simd"] != "scalar"
+    assert (memory["panels_bytes"] > 0) is apart
 
 
 # --------------------------------------------------------------------------- the workbench
@@ -498,6 +500,17 @@ LACKS = {
         "Memory64",
     ),
     "SIMD": ("WebAssembly.validate = () => false;", arm(), "SIMD"),
+    "two memories in a module": (
+        "WebAssembly.validate = () => false;",
+        arm("wasm64"),
+        "one memory only",
+    ),
+    "room for packed operands": (
+        "const Real = WebAssembly.Memory; WebAssembly.Memory = class extends Real {"
+        " constructor(d) { if (!d.address && d.initial > 0) throw new RangeError('no'); super(d); } };",
+        arm("wasm64"),
+        "packed operands",
+    ),
     "isolation": (
         "Object.defineProperty(self, 'crossOriginIsolated', { value: false });",
         arm(),
@@ -512,7 +525,7 @@ async def test_what_the_browser_lacks(session, broken, lack) -> None:
     server = await broken("arm_wasm.js", BEFORE.format(script))
     _, outcome = await run(session, server, case_of(SHAPES["heads of 12"]), on, [open_op()])
     assert outcome.failure is not None
-    assert outcome.failure.kind == "unsupported"
+    assert outcome.failure.kind == ("out-of-memory" if lack.startswith("room") else "unsupported")
     assert words in outcome.failure.message
 
 

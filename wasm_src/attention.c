@@ -26,7 +26,7 @@ typedef struct {
   float *p, *dp;                           // (T,T): probabilities and their gradient
 } Scratch;
 
-EDGE_OF(default_edge, TILE_ROWS, TILE_COLUMNS)
+EDGE_OF(default_edge, HERE, TILE_ROWS, TILE_COLUMNS)
 
 #define EDGE 8 // a multiple of every tile's sides
 
@@ -54,25 +54,25 @@ static Scratch scratch_of(size_t thread, size_t T, size_t D) {
 // from (T,D) with rows of `row` floats → A panels along D
 static void pack_a(float *to, const float *from, size_t row, size_t T, size_t D) {
   for (size_t t = 0; t < T; t += TILE_ROWS)
-    pack_panel(to + t * D, from + t * row, row, 1, at_most(TILE_ROWS, T - t), D, TILE_ROWS);
+    pack_panel(HERE, to + t * D, from + t * row, row, 1, at_most(TILE_ROWS, T - t), D, TILE_ROWS);
 }
 
 // → B panels along D, a panel per TILE_COLUMNS rows
 static void pack_b_along_d(float *to, const float *from, size_t row, size_t T, size_t D) {
   for (size_t t = 0; t < T; t += TILE_COLUMNS)
-    pack_panel(to + t * D, from + t * row, row, 1, at_most(TILE_COLUMNS, T - t), D, TILE_COLUMNS);
+    pack_panel(HERE, to + t * D, from + t * row, row, 1, at_most(TILE_COLUMNS, T - t), D, TILE_COLUMNS);
 }
 
 // → B panels along T, a panel per TILE_COLUMNS columns
 static void pack_b_along_t(float *to, const float *from, size_t row, size_t T, size_t D) {
   for (size_t i = 0; i < D; i += TILE_COLUMNS)
-    pack_panel(to + i * T, from + i, 1, row, at_most(TILE_COLUMNS, D - i), T, TILE_COLUMNS);
+    pack_panel(HERE, to + i * T, from + i, 1, row, at_most(TILE_COLUMNS, D - i), T, TILE_COLUMNS);
 }
 
 // Rows t0… of a square matrix = a (queries along D) · b (keys along D), columns 0 to the diagonal's tile.
 static void square_rows(float *square, size_t square_row, const float *a, const float *b, size_t t0, size_t D) {
   for (size_t u = 0; u < t0 + TILE_ROWS; u += TILE_COLUMNS)
-    tile(TILE_ROWS, TILE_COLUMNS, FROM_ZERO, 0, D, a + t0 * D, TILE_ROWS, b + u * D, square + t0 * square_row + u,
+    tile(HERE, TILE_ROWS, TILE_COLUMNS, FROM_ZERO, 0, D, a + t0 * D, TILE_ROWS, b + u * D, square + t0 * square_row + u,
          square_row);
 }
 
@@ -85,7 +85,7 @@ static void output_rows(float *c, size_t c_row, size_t rows, size_t D, size_t K,
     if (rows < TILE_ROWS || i + TILE_COLUMNS > D)
       default_edge(FROM_ZERO, 0, K, a, a_step, panel, c + i, c_row, rows, D - i);
     else
-      tile(TILE_ROWS, TILE_COLUMNS, FROM_ZERO, 0, K, a, a_step, panel, c + i, c_row);
+      tile(HERE, TILE_ROWS, TILE_COLUMNS, FROM_ZERO, 0, K, a, a_step, panel, c + i, c_row);
   }
 }
 
@@ -130,7 +130,7 @@ static void forward_head(void *args, size_t chunk, size_t thread) {
     }
     // A row of the tile that ends earlier than the last is 0 from its end on.
     size_t keys = at_most(t0 + TILE_ROWS, T);
-    pack_panel(s.rows, s.p + t0 * s.square_row, s.square_row, 1, rows, keys, TILE_ROWS);
+    pack_panel(HERE, s.rows, s.p + t0 * s.square_row, s.square_row, 1, rows, keys, TILE_ROWS);
     output_rows(out + t0 * C, C, rows, D, keys, s.rows, TILE_ROWS, s.v_along_u, T, 0);
     for (size_t r = 0; r < rows; r++) {
       float *o = out + (t0 + r) * C, inverse = a->row_inverse[chunk * T + t0 + r];
@@ -191,7 +191,7 @@ static void backward_head(void *args, size_t chunk, size_t thread) {
       store4(dp + last, e * (d - mean) * scale);
     }
     size_t keys = at_most(t0 + TILE_ROWS, T);
-    pack_panel(s.rows, s.dp + t0 * s.square_row, s.square_row, 1, rows, keys, TILE_ROWS);
+    pack_panel(HERE, s.rows, s.dp + t0 * s.square_row, s.square_row, 1, rows, keys, TILE_ROWS);
     output_rows(dq + t0 * 3 * C, 3 * C, rows, D, keys, s.rows, TILE_ROWS, s.k_along_u, T, 0);
   }
 

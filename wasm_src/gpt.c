@@ -91,7 +91,7 @@ static float *floats(uint64_t count) { return take(count, sizeof(float)); }
 
 static uint64_t largest(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-static uint64_t area_floats, area_packed;
+static uint64_t area_floats, area_packed, panels_floats;
 
 // The next plan also holds an area of so many floats for what is measured apart from the step, and room
 // for so many packed ones.
@@ -143,7 +143,6 @@ EXPORT(gpt_plan) double gpt_plan(size_t base, size_t slots, double flat_size, si
   gpt.dx = floats(N * C), gpt.dnorm = floats(N * C), gpt.dattn = floats(N * C);
   gpt.dqkv = floats(N * 3 * C), gpt.dgelu = floats(N * F);
 
-
   // Every product of the step is one of these or its dA or dB.
   const uint64_t layers[][2] = {{C, 3 * C}, {C, C}, {C, F}, {F, C}, {C, V}}; // (I,O) of y (N,O) = x (N,I) · w
   uint64_t packed = area_packed;
@@ -154,14 +153,29 @@ EXPORT(gpt_plan) double gpt_plan(size_t base, size_t slots, double flat_size, si
     packed = largest(packed, matmul_packed_floats(I, O, N)); // dB
     packed = largest(packed, matmul_packed_floats(O, I, N)); // dB of the head
   }
+  uint64_t own = attention_thread_floats(T, C / H), own_panels = matmul_thread_floats();
+#ifdef PANELS_APART
+  work.own_panels = 0; // the panels' memory holds nothing else
+  work.own_floats = (size_t)own_panels;
+  work.packed = (float *)(size_t)(threads * own_panels * sizeof(float));
+  panels_floats = threads * own_panels + packed;
+#else
+  own = largest(own, own_panels); // never used at once
   work.packed = floats(packed);
-  uint64_t own = round_up64(largest(matmul_thread_floats(), attention_thread_floats(T, C / H)), 64);
+#endif
+  own = round_up64(own, 64);
   work.thread_floats = (size_t)own;
   work.thread_scratch = floats(threads * own);
+#ifndef PANELS_APART
+  work.own_panels = work.thread_scratch, work.own_floats = work.thread_floats;
+#endif
   work.partial = floats(largest(layernorm_partial_floats(N, C), bias_partial_floats(N, largest(3 * C, F))));
   work.area = floats(area_floats);
   return (double)cursor;
 }
+
+// What the last plan needs of the panels' memory, if they lie apart.
+EXPORT(gpt_panels_bytes) double gpt_panels_bytes(void) { return (double)panels_floats * sizeof(float); }
 
 EXPORT(gpt_section) float *gpt_section(int section) {
   float *const sections[] = {gpt.param, gpt.grad, gpt.m, gpt.v};

@@ -86,7 +86,9 @@ typedef struct {
 
 typedef struct {
   Choice forward, da, db; // what makes x·w, dy·wᵀ, xᵀ·dy
-  float *packed;          // an operand in panels, shared
+  float *packed;          // an operand in panels, shared, where panels lie (panels.h)
+  float *own_panels;      // the same, one piece per thread
+  size_t own_floats;      // its length
   float *thread_scratch;  // one piece per thread
   size_t thread_floats;   // its length
   float *partial;         // rows of partial sums, one per chunk

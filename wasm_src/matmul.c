@@ -95,7 +95,7 @@ INLINE void pack(const size_t side, float *to, size_t panel, const float *src, s
                  size_t from, size_t end, size_t k, size_t depth) {
   for (size_t i = 0; i < depth; i += PACK_DEPTH)
     for (size_t at = from; at < end; at += side)
-      pack_panel(to + (at - from) / side * panel + i * side, src + at * line + (k + i) * step, line, step,
+      pack_panel(PANELS, to + (at - from) / side * panel + i * side, src + at * line + (k + i) * step, line, step,
                  at_most(side, end - at), at_most(PACK_DEPTH, depth - i), side);
 }
 
@@ -137,14 +137,14 @@ INLINE void multiply(const size_t rows, const size_t columns, const Edge edge, c
       if (m + rows > m1 || n + columns > n1)
         edge(start, row, depth, left, rows, right, c, p->N, m1 - m, n1 - n);
       else
-        tile(rows, columns, start, row, depth, left, rows, right, c, p->N);
+        tile(PANELS, rows, columns, start, row, depth, left, rows, right, c, p->N);
     }
 }
 
 INLINE void multiply_strip(const size_t rows, const size_t columns, const Edge edge, const Blocked *blocked,
                            size_t chunk, size_t thread) {
   const Product *p = blocked->p;
-  float *own = work.thread_scratch + thread * work.thread_floats;
+  float *own = work.own_panels + thread * work.own_floats;
   int shared_a = blocked->shared_a;
   size_t from = chunk * blocked->strip, to = at_most(from + blocked->strip, shared_a ? p->N : p->M);
   size_t m0 = shared_a ? 0 : from, m1 = shared_a ? p->M : to;
@@ -166,7 +166,7 @@ INLINE void multiply_strip(const size_t rows, const size_t columns, const Edge e
 }
 
 #define TASKS(index, rows, columns)                                                                 \
-  EDGE_OF(edge_##rows##x##columns, rows, columns)                                                   \
+  EDGE_OF(edge_##rows##x##columns, PANELS, rows, columns)                                           \
   static void pack_shared_##rows##x##columns(void *args, size_t chunk, size_t thread) {             \
     (void)thread;                                                                                   \
     pack_shared(rows, columns, args, chunk);                                                        \
@@ -259,6 +259,7 @@ void head_backward_db(float *dwte, const float *x, const float *dlogits, size_t 
 // ------------------------------------------------------------------------------ bias
 
 #define BIAS_ROWS 32 // rows summed into one partial sum
+#define BIAS_COLUMNS 32 // of them summed at a time, in registers: two cache lines
 
 typedef struct {
   float *db, *partial;
@@ -269,13 +270,23 @@ typedef struct {
 static void bias_chunk(void *args, size_t chunk, size_t thread) {
   const BiasArgs *a = args;
   (void)thread;
-  size_t O = a->O, to = at_most((chunk + 1) * BIAS_ROWS, a->N);
-  float *sum = a->partial + chunk * round_up(O, 4);
-  for (size_t n = chunk * BIAS_ROWS, first = n; n < to; n++)
-    for (size_t i = 0; i < O; i += 4) {
-      f4 dy = load_some(a->dy + n * O + i, O - i, 0);
-      store4(sum + i, n == first ? dy : load4(sum + i) + dy);
+  size_t O = a->O, from = chunk * BIAS_ROWS, to = at_most(from + BIAS_ROWS, a->N), i = 0;
+  float *partial = a->partial + chunk * round_up(O, 4);
+  for (; i + BIAS_COLUMNS <= O; i += BIAS_COLUMNS) {
+    const float *dy = a->dy + from * O + i;
+    f4 sum[BIAS_COLUMNS / 4];
+    UNROLLED for (size_t v = 0; v < BIAS_COLUMNS / 4; v++) sum[v] = load4(dy + 4 * v);
+    for (size_t n = from + 1; n < to; n++) {
+      dy += O;
+      UNROLLED for (size_t v = 0; v < BIAS_COLUMNS / 4; v++) sum[v] += load4(dy + 4 * v);
     }
+    UNROLLED for (size_t v = 0; v < BIAS_COLUMNS / 4; v++) store4(partial + i + 4 * v, sum[v]);
+  }
+  for (; i < O; i += 4) {
+    f4 sum = load_some(a->dy + from * O + i, O - i, 0);
+    for (size_t n = from + 1; n < to; n++) sum += load_some(a->dy + n * O + i, O - i, 0);
+    store4(partial + i, sum);
+  }
 }
 
 static void bias_sum(void *args, size_t block, size_t thread) {

@@ -9,7 +9,7 @@
 #ifndef TILE_H
 #define TILE_H
 
-#include "gpt.h"
+#include "panels.h"
 
 // Tiles of the products, the first is the default: X(index, rows, columns). The best one depends on the number
 // of vector registers (16 on x86-64, 32 on arm64) and on what the engine makes of them.
@@ -41,38 +41,40 @@ INLINE f4 spread(f4 v, size_t lane) {
 // Steps of k in one turn of the loop. In 64-bit memory each access is checked against a constant of its own
 // for each offset, so a turn with few of them is better there, unless more steps save loads.
 #ifdef __wasm64__
-#define STEPS(rows) ((rows) == 5 ? 4 : 2)
+#define STEPS(memory, rows) ((memory) == PANELS || (rows) == 5 ? 4 : 2)
 #else
-#define STEPS(rows) 4
+#define STEPS(memory, rows) 4
 #endif
 
-// Row r of step i, on all lanes, of `steps` steps of k whose `rows` stand side by side, a_step floats apart. Four
-// rows share one load, which costs shuffles; rows of a tight tile have one each, which needs the fewest
-// registers; five rows come from packed panels alone (a_step = rows), of which any four floats share one load: the
-// fewest loads, where each is checked.
-INLINE f4 left_row(f4 *four, const float *a, size_t a_step, size_t i, size_t r, const size_t rows, const size_t steps) {
+// Row r of step i, on all lanes, of `steps` steps of k whose `rows` stand side by side, a_step floats apart (in
+// packed panels a_step = rows). Four rows share one load, which costs shuffles; rows of a tight tile have one each,
+// which needs the fewest registers; five rows come from packed panels alone, of which any four floats share one
+// load: the fewest loads, where each is checked.
+INLINE f4 left_row(const Memory memory, f4 *four, const float *a, size_t a_step, size_t i, size_t r,
+                   const size_t rows, const size_t steps) {
 #ifdef __wasm_simd128__
-  size_t at = i * rows + r;
+  size_t at = i * (memory == PANELS ? rows : a_step) + r;
   if (rows == 5 && steps % 4 == 0) {
-    if (at % 4 == 0) *four = load4(a + at);
+    if (at % 4 == 0) *four = get4(memory, a, at);
     return spread(*four, at % 4);
   }
-  if (rows % 4 == 0) return spread(load4(a + i * a_step + r / 4 * 4), r % 4);
-  return (f4)wasm_v128_load32_splat(a + i * a_step + r);
+  if (rows % 4) return get_splat4(memory, a, at);
+  if (r % 4 == 0) *four = get4(memory, a, at);
+  return spread(*four, r % 4);
 #else
-  (void)four, (void)rows, (void)steps;
+  (void)memory, (void)four, (void)rows, (void)steps;
   return splat4(a[i * a_step + r]);
 #endif
 }
 
 // sum (rows, columns) += a (steps, rows) · b (steps, columns)
-INLINE void tile_steps(const size_t rows, const size_t columns, f4 sum[TILE_MOST][TILE_MOST / 4], const float *a,
+INLINE void tile_steps(const Memory memory, const size_t rows, const size_t columns, f4 sum[TILE_MOST][TILE_MOST / 4], const float *a,
                        size_t a_step, const float *b, const size_t steps) {
   f4 four = splat4(0), right[TILE_MOST / 4];
   UNROLLED for (size_t i = 0; i < steps; i++) {
-    UNROLLED for (size_t v = 0; v < columns / 4; v++) right[v] = load4(b + i * columns + 4 * v);
+    UNROLLED for (size_t v = 0; v < columns / 4; v++) right[v] = get4(memory, b, i * columns + 4 * v);
     UNROLLED for (size_t r = 0; r < rows; r++) {
-      f4 left = left_row(&four, a, a_step, i, r, rows, steps);
+      f4 left = left_row(memory, &four, a, a_step, i, r, rows, steps);
       UNROLLED for (size_t v = 0; v < columns / 4; v++) {
         sum[r][v] = madd4(left, right[v], sum[r][v]);
         if (TIGHT(rows, columns)) KEEP(sum[r][v]);
@@ -84,28 +86,28 @@ INLINE void tile_steps(const size_t rows, const size_t columns, f4 sum[TILE_MOST
   }
 }
 
-// Tile of C = start + a (K, rows) · b (K, columns). A step of k is a_step floats in a, b is packed. The chains
+// Tile of C = start + a (K, rows) · b (K, columns); a and b lie in `memory`, C in the module's own. A step of k is a_step floats in a, b is packed. The chains
 // start at 0, at `row` (the bias of each column) or at what C holds; C's rows are c_row apart.
-INLINE void tile(const size_t rows, const size_t columns, Start start, const float *row, size_t K, const float *a,
+INLINE void tile(const Memory memory, const size_t rows, const size_t columns, Start start, const float *row, size_t K, const float *a,
                  size_t a_step, const float *b, float *c, size_t c_row) {
   f4 sum[TILE_MOST][TILE_MOST / 4];
   UNROLLED for (size_t r = 0; r < rows; r++)
     UNROLLED for (size_t v = 0; v < columns / 4; v++)
       sum[r][v] = start == FROM_ZERO ? splat4(0) : load4((start == FROM_ROW ? row : c + r * c_row) + 4 * v);
-  const size_t steps = STEPS(rows);
+  const size_t steps = STEPS(memory, rows);
   size_t k = 0;
   for (; k + steps <= K; k += steps, a += steps * a_step, b += steps * columns) {
     KEEP(a), KEEP(b); // as pointers: constants added to them become fields of the loads
-    tile_steps(rows, columns, sum, a, a_step, b, steps);
+    tile_steps(memory, rows, columns, sum, a, a_step, b, steps);
   }
-  for (; k < K; k++, a += a_step, b += columns) tile_steps(rows, columns, sum, a, a_step, b, 1);
+  for (; k < K; k++, a += a_step, b += columns) tile_steps(memory, rows, columns, sum, a, a_step, b, 1);
   UNROLLED for (size_t r = 0; r < rows; r++)
     UNROLLED for (size_t v = 0; v < columns / 4; v++) store4(c + r * c_row + 4 * v, sum[r][v]);
 }
 
 // A tile of which only `height` rows and `width` columns (either may be too large) belong to C goes through a
 // full one.
-INLINE void edge_tile(const size_t rows, const size_t columns, Start start, const float *row, size_t K,
+INLINE void edge_tile(const Memory memory, const size_t rows, const size_t columns, Start start, const float *row, size_t K,
                       const float *a, size_t a_step, const float *b, float *c, size_t c_row, size_t height,
                       size_t width) {
   float full[TILE_MOST * TILE_MOST] = {0}, full_row[TILE_MOST] = {0};
@@ -116,7 +118,7 @@ INLINE void edge_tile(const size_t rows, const size_t columns, Start start, cons
     if (start == FROM_C)
       for (size_t r = 0; r < height; r++) full[r * columns + n] = c[r * c_row + n];
   }
-  tile(rows, columns, start, full_row, K, a, a_step, b, full, columns);
+  tile(memory, rows, columns, start, full_row, K, a, a_step, b, full, columns);
   for (size_t r = 0; r < height; r++)
     for (size_t n = 0; n < width; n++) c[r * c_row + n] = full[r * columns + n];
 }
@@ -125,11 +127,11 @@ typedef void (*Edge)(Start start, const float *row, size_t K, const float *a, si
                      float *c, size_t c_row, size_t height, size_t width);
 
 // edge_tile of one tile as a function: too much code to repeat wherever it is used.
-#define EDGE_OF(name, rows, columns)                                                                \
+#define EDGE_OF(name, memory, rows, columns)                                                                \
   static __attribute__((noinline)) void name(Start start, const float *row, size_t K, const float *a, \
                                              size_t a_step, const float *b, float *c, size_t c_row, \
                                              size_t height, size_t width) {                         \
-    edge_tile(rows, columns, start, row, K, a, a_step, b, c, c_row, height, width);                 \
+    edge_tile(memory, rows, columns, start, row, K, a, a_step, b, c, c_row, height, width);                 \
   }
 
 // Four vectors as rows of a 4×4 matrix → its columns.
@@ -143,29 +145,30 @@ INLINE void transpose4(f4 r[4]) {
 }
 
 // Packs one panel: `width` lines of `depth` floats → (depth, full); lines beyond `width` become zeros.
-// Element k of line i is src[i·line + k·step]; one of the two strides is 1. `full` is a constant.
-INLINE void pack_panel(float *to, const float *src, size_t line, size_t step, size_t width, size_t depth,
+// Element k of line i is src[i·line + k·step]; one of the two strides is 1. The panel lies in `memory`, the source
+// in the module's own. `full` is a constant.
+INLINE void pack_panel(const Memory memory, float *to, const float *src, size_t line, size_t step, size_t width, size_t depth,
                        const size_t full) {
   if (width < full) {
     for (size_t k = 0; k < depth; k++)
-      for (size_t i = 0; i < full; i++) to[k * full + i] = i < width ? src[i * line + k * step] : 0;
+      for (size_t i = 0; i < full; i++) put(memory, to + k * full + i, i < width ? src[i * line + k * step] : 0);
     return;
   }
   size_t k = 0;
   if (full % 4 == 0 && line == 1) {
     for (; k < depth; k++)
-      UNROLLED for (size_t i = 0; i < full; i += 4) store4(to + k * full + i, load4(src + k * step + i));
+      UNROLLED for (size_t i = 0; i < full; i += 4) put4(memory, to + k * full, i, load4(src + k * step + i));
   } else if (full % 4 == 0) {
     for (; k + 4 <= depth; k += 4)
       UNROLLED for (size_t i = 0; i < full; i += 4) {
         f4 r[4];
         UNROLLED for (size_t j = 0; j < 4; j++) r[j] = load4(src + (i + j) * line + k);
         transpose4(r);
-        UNROLLED for (size_t j = 0; j < 4; j++) store4(to + (k + j) * full + i, r[j]);
+        UNROLLED for (size_t j = 0; j < 4; j++) put4(memory, to + k * full, j * full + i, r[j]);
       }
   }
   for (; k < depth; k++)
-    UNROLLED for (size_t i = 0; i < full; i++) to[k * full + i] = src[i * line + k * step];
+    UNROLLED for (size_t i = 0; i < full; i++) put(memory, to + k * full + i, src[i * line + k * step]);
 }
 
 #endif

@@ -5,6 +5,7 @@ import { operation_floats, operations } from "./arm_wasm_operations.js";
 import { ArmError } from "./errors.js";
 
 const PAGE_BYTES = 65536;
+const PANELS_PAGES = 65536; // the most of a memory with 32-bit addresses, and what the module's import says
 const PLANNING_PAGES = 16; // what the module declares as its least
 const ALIGN = 256; // bytes that a plan may lose where its start is rounded up
 const LEAST_WORKER_MS = 30000; // a worker that has not started after this never will
@@ -29,15 +30,16 @@ export async function open(job, io) {
   const sha256 = hex(await crypto.subtle.digest("SHA-256", bytes));
   const module = await compile(bytes, options.simd);
   const size = (n) => (wide ? BigInt(n) : n); // a size_t for the module
-  const { base, bytes: planned, pages, maximum } = await plan(module, job, wide);
+  const { base, bytes: planned, pages, maximum, panels_pages } = await plan(module, job, wide);
   const memory = allocate(pages, maximum, wide, is_shared(options));
-  const exports = await instantiate(module, memory);
+  const panels = allocate_panels(module, panels_pages, is_shared(options));
+  const exports = await instantiate(module, memory, panels);
 
   configure(exports, job, size);
   want_area(exports, memory, job, size);
   lay_out(base);
   choose_kernels(exports, options, size);
-  const workers = await start_threads(module, memory, exports, options.threads, size);
+  const workers = await start_threads(module, { memory, panels }, exports, options.threads, size);
 
   const growths = []; // pages each
   let steps_done = 0;
@@ -121,6 +123,7 @@ export async function open(job, io) {
         maximum_bytes: maximum * PAGE_BYTES,
         final_bytes,
         planned_bytes: planned,
+        panels_bytes: panels?.buffer.byteLength ?? 0, // in a memory of their own
         sections_at: Object.fromEntries(SECTIONS.map((what, i) => [what, address(exports.gpt_section(i))])),
         growths: growths.length,
         growths_pages: growths,
@@ -198,6 +201,9 @@ function check_browser(options, wide) {
   if (wide && !has_memory64()) {
     throw new ArmError("unsupported", "this browser has no 64-bit WebAssembly memory (Memory64); use the arm wasm");
   }
+  if (wide && simd !== "scalar" && !WebAssembly.validate(TWO_MEMORIES_PROBE)) {
+    throw new ArmError("unsupported", "this browser allows a module one memory only (no multi-memory); use the arm wasm");
+  }
   if (simd !== "scalar" && !WebAssembly.validate(SIMD_PROBE)) {
     throw new ArmError("unsupported", `simd=${simd}: this browser has no WebAssembly SIMD; use simd=scalar`);
   }
@@ -217,6 +223,9 @@ function has_memory64() {
 const SIMD_PROBE = Uint8Array.of(
   0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 8, 1, 6, 0, 65, 0, 253, 15, 11,
 );
+
+// (memory 0) (memory 0)
+const TWO_MEMORIES_PROBE = Uint8Array.of(0, 97, 115, 109, 1, 0, 0, 0, 5, 5, 2, 0, 0, 0, 0);
 
 async function compile(bytes, simd) {
   try {
@@ -241,10 +250,24 @@ function allocate(initial, maximum, wide, shared) {
   }
 }
 
-async function instantiate(module, memory) {
+// The second memory of a module that keeps its panels apart (wasm_src/panels.h): 32-bit addresses, as large as
+// the plan says from the start. Undefined for other modules.
+function allocate_panels(module, pages, shared) {
+  if (!WebAssembly.Module.imports(module).some(({ name }) => name === "panels")) return undefined;
+  if (pages > PANELS_PAGES) {
+    throw new ArmError("out-of-memory", `the products' packed operands need ${mib(pages)}, their memory holds ${mib(PANELS_PAGES)}`);
+  }
+  try {
+    return new WebAssembly.Memory({ initial: pages, maximum: PANELS_PAGES, shared });
+  } catch (error) {
+    throw new ArmError("out-of-memory", `a memory of ${mib(pages)} for packed operands was refused: ${error.message}`);
+  }
+}
+
+async function instantiate(module, memory, panels) {
   try {
     // The clock is the profiler's, which asks it only while it is on.
-    const env = { memory, now: () => performance.now() };
+    const env = { memory, panels, now: () => performance.now() };
     return (await WebAssembly.instantiate(module, { env })).exports;
   } catch (error) {
     throw new ArmError("compile", `the module cannot be instantiated: ${error.message}`);
@@ -271,8 +294,9 @@ function mib(pages) {
 // Where the job's buffers begin, how many bytes they take, and the memory's pages at first and at most.
 // A first instance on a tiny memory only counts.
 async function plan(module, job, wide) {
-  const memory = allocate(PLANNING_PAGES, PLANNING_PAGES, wide, is_shared(job.arm.options));
-  const exports = await instantiate(module, memory);
+  const shared = is_shared(job.arm.options);
+  const memory = allocate(PLANNING_PAGES, PLANNING_PAGES, wide, shared);
+  const exports = await instantiate(module, memory, allocate_panels(module, 0, shared));
   const size = (n) => (wide ? BigInt(n) : n);
   configure(exports, job, size);
   want_area(exports, memory, job, size);
@@ -290,7 +314,7 @@ async function plan(module, job, wide) {
     const need = gib(maximum * PAGE_BYTES);
     throw new ArmError("out-of-memory", `the job needs ${need} GiB, ${wide ? 64 : 32}-bit memory holds ${gib(limit)}${advice}`);
   }
-  return { base, bytes, pages, maximum };
+  return { base, bytes, pages, maximum, panels_pages: Math.ceil(exports.gpt_panels_bytes() / PAGE_BYTES) };
 }
 
 function configure(exports, { config }, size) {
@@ -418,7 +442,7 @@ function profiler(exports, memory) {
 
 // ------------------------------------------------------------------------------ threads
 
-async function start_threads(module, memory, exports, threads, size) {
+async function start_threads(module, memories, exports, threads, size) {
   const workers = [];
   try {
     const ready = [];
@@ -438,7 +462,7 @@ async function start_threads(module, memory, exports, threads, size) {
           };
         }),
       );
-      worker.postMessage({ module, memory, stack: exports.gpt_stack(size(thread)), thread: size(thread) });
+      worker.postMessage({ module, memories, stack: exports.gpt_stack(size(thread)), thread: size(thread) });
     }
     await within(LEAST_WORKER_MS, Promise.all(ready), `not all of ${threads} threads started`);
     const deadline = performance.now() + LEAST_WORKER_MS;

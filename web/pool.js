@@ -1,10 +1,10 @@
-// A thread of the WASM pool: its own instance on the shared memory, its own stack. It lives inside
+// A thread of the WASM pool: its own instance on the shared memories, its own stack. It lives inside
 // pool_worker until pool_quit; the page then ends this worker.
 
-self.onmessage = async ({ data: { module, memory, stack, thread } }) => {
+self.onmessage = async ({ data: { module, memories, stack, thread } }) => {
   let instance;
   try {
-    instance = await WebAssembly.instantiate(module, { env: { memory, now: () => performance.now() } });
+    instance = await WebAssembly.instantiate(module, { env: { ...memories, now: () => performance.now() } });
     instance.exports.__stack_pointer.value = stack;
     self.postMessage({ kind: "ready" });
     instance.exports.pool_worker(thread);

@@ -161,8 +161,9 @@ def _what_ran(receipt: Receipt, side: Side) -> Iterator[str]:
             ("initial_bytes", "at first"),
             ("maximum_bytes", "at most"),
             ("final_bytes", "at the end"),
+            ("panels_bytes", "beside it for packed operands"),
         )
-        if key in memory
+        if memory.get(key)
     ]
     growths = f", {memory['growths']} growths" if "growths" in memory else ""
     if sizes:
