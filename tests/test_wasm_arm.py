@@ -507,7 +507,8 @@ LACKS = {
     ),
     "room for packed operands": (
         "const Real = WebAssembly.Memory; WebAssembly.Memory = class extends Real {"
-        " constructor(d) { if (!d.address && d.initial > 0) throw new RangeError('no'); super(d); } };",
+        " constructor(d) {"
+        " if (!d.address && d.initial > 0) throw new RangeError('no'); super(d); } };",
         arm("wasm64"),
         "packed operands",
     ),
