@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 import pytest_asyncio
 
-from driver import cli
+from driver import cli, layout
 from driver.browser import BrowserChoice, BrowserSession, find_browser
 from driver.layout import PRESETS, WEB
 from driver.prepare import probe
@@ -46,6 +46,18 @@ def shakespeare() -> Path:
     if not text.is_file():
         pytest.skip("../shared/data/tinyshakespeare.txt is not on this machine")
     return text
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the test's own. The compiler keeps its objects (zig/), which take it minutes."""
+    compilers = layout.cache_dir() / "zig"
+    compilers.mkdir(parents=True, exist_ok=True)
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    (folder / "zig").symlink_to(compilers.resolve())
+    monkeypatch.setenv("DRIVER_CACHE", str(folder))
+    return folder
 
 
 @pytest.fixture(scope="session")

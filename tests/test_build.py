@@ -13,14 +13,6 @@ from driver.errors import BuildError
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache of its own."""
-    folder = tmp_path / "cache"
-    monkeypatch.setenv("DRIVER_CACHE", str(folder))
-    return folder
-
-
-@pytest.fixture
 def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the sources that a test may break."""
     folder = tmp_path / "copy" / "wasm_src"

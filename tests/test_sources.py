@@ -21,13 +21,6 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of this test's own."""
-    monkeypatch.setenv("DRIVER_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-@pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """A copy of the project's kernels and page."""
     folder = tmp_path / "copy"
