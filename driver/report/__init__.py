@@ -5,7 +5,8 @@ from driver.report.evidence import calibration, comparison, reproduction, verify
 from driver.report.geometry import geometry
 from driver.report.kernels import kernels
 from driver.report.ladder import ladder, ladder_losses
-from driver.report.receipt import curve_over_presets, svg, text, verdict_line
+from driver.report.receipt import curve_over_presets, svg, text
+from driver.report.words import verdict_line
 
 __all__ = [
     "calibration",

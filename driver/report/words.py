@@ -1,0 +1,147 @@
+"""A receipt's findings in plain words, the same for every kind of report."""
+
+from collections.abc import Iterable, Iterator
+from statistics import median
+
+from driver.records import ArmPlan, ArmSummary, Estimate, Receipt, Side
+from driver.report.terminal import number_text, small_text
+from driver.tensors import executed_flops
+
+
+def verdict_line(receipt: Receipt) -> str:
+    """`unqualified: software adapter; …`."""
+    reasons = "; ".join(receipt.verdict.reasons)
+    return f"{receipt.verdict.status}: {reasons}" if reasons else receipt.verdict.status
+
+
+def estimate_lines(receipt: Receipt) -> list[str]:
+    """The estimate, what it could have found, how many blocks were asked for, the doubtful ones."""
+    found, lines = receipt.comparison, [estimate_line(receipt.comparison.estimate, receipt)]
+    estimate = found.estimate
+    if estimate.detectable_80 is not None and estimate.detectable_95 is not None:
+        lines.append(
+            f"such a run finds a difference of {estimate.detectable_80:.1%} in 80% of cases, of "
+            f"{estimate.detectable_95:.1%} in 95%"
+        )
+    if found.auto:
+        lines.append(f"blocks auto: {found.auto.reason}")
+    suspect = [block for block in found.blocks if block.suspect]
+    if found.sensitivity:
+        names = ", ".join(str(block.block) for block in suspect)
+        lines.append(
+            f"without suspect block(s) {names} ({suspect[0].suspect[0]}): "
+            f"{estimate_line(found.sensitivity, receipt)}"
+        )
+    return lines
+
+
+def estimate_line(estimate: Estimate, receipt: Receipt) -> str:
+    if estimate.ratio is None:
+        return f"no ratio: {estimate.reason}"
+    interval = interval_text(estimate) or "no interval"
+    words = {
+        "faster": "B is faster than A",
+        "slower": "B is slower than A",
+        "equivalent": f"A and B are equivalent within {receipt.plan.margin:.0%}",
+        "unsure": "unsure which is faster",
+    }[estimate.word]
+    why = f" ({estimate.reason})" if estimate.reason else ""
+    return (
+        f"time of A / time of B = {estimate.ratio:.4g}  [{interval}]  {estimate.blocks} block(s): "
+        f"{words}{why}"
+    )
+
+
+def curve_lines(receipt: Receipt) -> list[str]:
+    comparison, lines = receipt.comparison, []
+    for arm in receipt.plan.arms:
+        error = comparison.curve_errors.get(arm.side)
+        if error and error.loss is not None:
+            trained = max(arm.total_steps, error.steps)
+            steps = f"{error.steps} of {trained}" if error.steps < trained else str(error.steps)
+            lines.append(
+                f"{arm.side} against the float64 reference over {steps} steps: loss "
+                f"{error.loss:.1e}, gradient norm {small_text(error.grad_norm)} relative"
+            )
+    drift = comparison.drift
+    if drift.loss is not None:
+        lines.append(f"A against B over {drift.steps} common steps: loss {drift.loss:.1e} relative")
+    return lines
+
+
+def what_ran(receipt: Receipt, side: Side) -> Iterator[str]:
+    """Module and memory in plain words, as the arm's last slot with any told them."""
+    slot = next((s for s in reversed(receipt.slots) if s.side == side and s.memory), None)
+    if slot is None:
+        return
+    ran, memory = slot.ran, slot.memory
+    if "simd" in ran:
+        simd = {"scalar": "without SIMD", "simd128": "SIMD", "relaxed": "relaxed SIMD"}
+        level = simd.get(str(ran["simd"]), str(ran["simd"]))
+        threads = "1 thread" if ran.get("threads") == 1 else f"{ran.get('threads')} threads"
+        bits = {"i32": "32-bit", "i64": "64-bit"}.get(str(memory.get("address_type")), "unknown")
+        kind = "shared " if memory.get("shared") is True else "unshared "
+        yield f"ran {level}, {threads}, {bits} {kind}memory"
+    sizes = [
+        f"{_mebibytes(memory[key])} {words}"
+        for key, words in (
+            ("initial_bytes", "at first"),
+            ("maximum_bytes", "at most"),
+            ("final_bytes", "at the end"),
+            ("panels_bytes", "beside it for packed operands"),
+        )
+        if memory.get(key)
+    ]
+    growths = f", {memory['growths']} growths" if "growths" in memory else ""
+    if sizes:
+        yield f"memory {', '.join(sizes)}{growths}"
+
+
+def variants_tried(receipt: Receipt, arm: ArmPlan) -> Iterator[str]:
+    """Of the webgpu arm: the fastest product tried, beside the step; and what was dropped."""
+    timed = [trial for trial in arm.variants if trial.gflops]
+    step_ms = next(a.median_step_ms for a in receipt.comparison.arms if a.side == arm.side)
+    if timed and step_ms:
+        best = max(timed, key=lambda trial: trial.gflops or 0.0)
+        rate = best.gflops or 0.0
+        reached = executed_flops(receipt.plan.config) / step_ms / 1e6
+        k = best.kernel
+        yield (
+            f"fastest product tried: {k.kernel} {k.product} {k.M}×{k.N}×{k.K}, "
+            f"{number_text(rate)} GFLOP/s; the step reaches {reached / rate:.0%} of it"
+        )
+    for trial in arm.variants:
+        if trial.status != "ok":
+            k = trial.kernel
+            yield f"dropped: {k.kernel} {k.product} {k.tile} in {k.workgroup}: {trial.reason}"
+
+
+def roofline_share(receipt: Receipt, summary: ArmSummary) -> str:
+    """Executed FLOPs per second over the all-thread roofline of the arm."""
+    roofline = next(arm.roofline for arm in receipt.plan.arms if arm.side == summary.side)
+    peak = median(roofline.all_gflops) if roofline and roofline.all_gflops else 0.0
+    if not peak > 0 or not summary.median_step_ms:
+        return ""
+    reached = executed_flops(receipt.plan.config) / summary.median_step_ms / 1e6
+    return f"{reached / peak:.0%}"
+
+
+def quartiles_text(summary: ArmSummary) -> str:
+    if summary.quartile1_step_ms is None or summary.quartile3_step_ms is None:
+        return ""
+    return f"{number_text(summary.quartile1_step_ms)}–{number_text(summary.quartile3_step_ms)}"
+
+
+def interval_text(estimate: Estimate) -> str:
+    if estimate.low is None or estimate.high is None:
+        return ""
+    return f"{estimate.low:.4g} to {estimate.high:.4g}"
+
+
+def _mebibytes(value: object) -> str:
+    """A size from a page, which may have said anything."""
+    return f"{value / 2**20:.1f} MiB" if isinstance(value, int | float) else repr(value)
+
+
+def first_known(values: Iterable[float | None]) -> float | None:
+    return next((v for v in values if v is not None), None)
