@@ -12,6 +12,8 @@ from driver.parity.gates import (
 from driver.parity.measures import (
     curve_error,
     key_bias_ratio,
+    loss_drift,
+    loss_errors,
     paired_drift,
     slots_by_block,
     slots_repeat,
@@ -37,6 +39,8 @@ __all__ = [
     "judge",
     "key_bias_ratio",
     "largest_ratio",
+    "loss_drift",
+    "loss_errors",
     "paired_drift",
     "precision_of",
     "product_error",

@@ -6,7 +6,7 @@ gradient instead.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -99,6 +99,25 @@ def paired_drift(slots: Sequence[Slot]) -> CurveError:
     )  # fmt: skip
 
 
+def loss_errors(reference: ReferenceFacts, slots: Iterable[Slot], side: Side) -> list[float]:
+    """As `curve_error`, of the losses alone and step by step: the largest over `side`'s slots."""
+    curves = (slot.losses for slot in slots if slot.side == side)
+    return _largest(_relative(curve, reference.losses, reference.losses) for curve in curves)
+
+
+def loss_drift(slots: Sequence[Slot]) -> list[float]:
+    """As `paired_drift`, of the losses alone and step by step: the largest over all pairs."""
+    by_block = slots_by_block(slots)
+    pairs = (
+        (a.losses, b.losses)
+        for a in slots
+        if a.side == "A"
+        for b in by_block[a.block]
+        if b.side == "B"
+    )
+    return _largest(_relative(a, b, _larger(a, b)) for a, b in pairs)
+
+
 def slots_repeat(slots: Sequence[Slot], side: Side) -> bool | None:
     """Whether all slots of `side` gave the same bits; None when fewer than two finished."""
     mine = [slot for slot in slots if slot.side == side and slot.status == "ok"]
@@ -116,6 +135,24 @@ def _larger(a: Sequence[float], b: Sequence[float]) -> list[float]:
     return [max(abs(x), abs(y)) for x, y in zip(a, b, strict=False)]
 
 
+def _relative(xs: Sequence[float], ys: Sequence[float], scales: Sequence[float]) -> Iterator[float]:
+    """|x − y| / |scale| step by step, as far as all three go."""
+    for x, y, scale in zip(xs, ys, scales, strict=False):
+        yield abs(x - y) / max(abs(scale), 1e-300)
+
+
+def _largest(curves: Iterable[Iterable[float]]) -> list[float]:
+    """Step by step the largest of several curves' values, as far as the longest goes."""
+    found: list[float] = []
+    for curve in curves:
+        for step, value in enumerate(curve):
+            if step == len(found):
+                found.append(value)
+            else:
+                found[step] = nan_max(found[step], value)
+    return found
+
+
 def nan_max(a: float, b: float) -> float:
     """Maximum that a NaN wins, so that it can never hide behind a comparison."""
     return math.nan if math.isnan(a) or math.isnan(b) else max(a, b)
@@ -129,8 +166,7 @@ class _Worst:
         self.step: int | None = None
 
     def add(self, xs: Sequence[float], ys: Sequence[float], scales: Sequence[float]) -> None:
-        for step, (x, y, scale) in enumerate(zip(xs, ys, scales, strict=False)):
-            error = abs(x - y) / max(abs(scale), 1e-300)
+        for step, error in enumerate(_relative(xs, ys, scales)):
             worse = self.value is None or math.isnan(error) or error > self.value
             if worse and not (self.value is not None and math.isnan(self.value)):
                 self.value, self.step = error, step

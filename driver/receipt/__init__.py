@@ -7,7 +7,7 @@ consistently can forge a receipt, and only reproducing it tells.
 """
 
 from driver.receipt.checking import Examination, examine, verify
-from driver.receipt.deriving import assemble, decide, derive
+from driver.receipt.deriving import assemble, decide, derive, from_the_faster_side
 from driver.receipt.sealing import (
     FORMAT,
     digest,
@@ -27,6 +27,7 @@ __all__ = [
     "derive",
     "digest",
     "examine",
+    "from_the_faster_side",
     "frozen",
     "parse",
     "plan_digest",

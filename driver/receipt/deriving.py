@@ -9,6 +9,7 @@ from driver.records import (
     ArmParity,
     Comparison,
     Environment,
+    Estimate,
     Gate,
     Plan,
     Receipt,
@@ -106,6 +107,17 @@ def _precision(plan: Plan) -> str:
     return a if a == b else f"A {a}, B {b}"
 
 
+def from_the_faster_side(estimate: Estimate) -> tuple[float, float | None, float | None]:
+    """Ratio and interval as the faster side sees them: its time below, so the ratio is above 1.
+
+    The estimate needs a ratio; it is B's view from 1 on, else A's.
+    """
+    ratio, low, high = estimate.ratio or 0.0, estimate.low, estimate.high
+    if ratio >= 1 or not ratio:
+        return ratio, low, high
+    return 1 / ratio, high and 1 / high, low and 1 / low
+
+
 def _headline(plan: Plan, environment: Environment, comparison: Comparison, status: str) -> str:
     """One sentence that claims exactly its shape, machine, browser and precision."""
     a, b = plan.arms
@@ -127,10 +139,8 @@ def _headline(plan: Plan, environment: Environment, comparison: Comparison, stat
     )
     scope = f"on the {shape}; {where}."
     # Said from the faster side, so that the figure is above 1.
-    low, high, ratio = estimate.low, estimate.high, estimate.ratio
-    fast, slow = (b, a) if ratio >= 1 else (a, b)
-    if ratio < 1:
-        ratio, low, high = 1 / ratio, high and 1 / high, low and 1 / low
+    ratio, low, high = from_the_faster_side(estimate)
+    fast, slow = (b, a) if estimate.ratio >= 1 else (a, b)
     interval = f"95% interval {low:.3g} to {high:.3g}" if low and high else "no interval"
     figures = (
         f"{ratio:.3g} times in the mean over {estimate.blocks} block(s), {interval}; median "
