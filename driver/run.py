@@ -20,10 +20,11 @@ from driver.plan import Measured, Purpose, announce, fit_budget, freeze, now_utc
 from driver.prepare import Preparation, probe
 from driver.presets import Preset, check_memory
 from driver.progress import Reporter
-from driver.receipt import assemble
+from driver.receipt import assemble, parse
 from driver.records import Receipt
 from driver.reference import Tensors
 from driver.replicas import REPLICAS
+from driver.report import html
 from driver.server import JobServer
 from driver.slots import Blocks, OnWeights
 from driver.workload import Workload, reference_curve, with_band
@@ -141,7 +142,7 @@ def _stepping(report: Reporter, go_on: GoOn) -> Callable[[int], None]:
 
 
 def _write(request: Request, measured: Measured, report: Reporter) -> tuple[dict[str, Any], Path]:
-    """Assembles the receipt and writes it into the output folder."""
+    """Assembles the receipt and writes it into the output folder, its page beside it."""
     environment = measured.environment.model_copy(
         update={"load_after": machine.machine_state().model_dump(mode="json")}
     )
@@ -155,7 +156,12 @@ def _write(request: Request, measured: Measured, report: Reporter) -> tuple[dict
     )
     a, b = request.arms
     path = fresh(request.out, f"{request.preset.name}-{a.name}-{b.name}", "receipt")
-    return receipt, keep(path, receipt, report)
+    path = keep(path, receipt, report)
+    try:
+        store.write_text(store.page_path(path), html(parse(receipt)))
+    except UsageError as error:
+        report.say(f"{error}; `driver report {path} --html FILE` writes it elsewhere")
+    return receipt, path
 
 
 def fresh(folder: Path, stem: str, kind: str) -> Path:

@@ -89,6 +89,11 @@ def write_text(path: Path, text: str) -> None:
         raise UsageError(f"{path}: cannot be written ({error.strerror or error})") from error
 
 
+def page_path(receipt: Path) -> Path:
+    """Where a receipt's page lies: beside it, under the same name."""
+    return receipt.with_suffix(".html")
+
+
 def calibration_path(key: CalibrationKey) -> Path:
     """The file of one machine, browser, preset and arm."""
     name = hashlib.sha256(rfc8785.dumps(key.model_dump(mode="json"))).hexdigest()

@@ -1,6 +1,8 @@
 """Commands that read receipts."""
 
 import json
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -9,11 +11,11 @@ from pydantic import ValidationError
 
 from driver import rebuild, report, store
 from driver.cli.frame import JsonOption, terminal
-from driver.errors import DriverError, ReceiptError
+from driver.errors import DriverError, ReceiptError, UsageError
 from driver.plan import evaluator
 from driver.receipt import examine, parse, schema_faults
-from driver.receipt import verify as verify_receipt
 from driver.records import LadderReport, VerifyAnswer
+from driver.report.terminal import visible
 
 LADDER = LadderReport.model_fields["format"].default
 
@@ -53,16 +55,40 @@ def verify(
 
 
 def report_command(
-    receipt: Annotated[Path, typer.Argument(help="A receipt file, or a ladder's.")],
+    receipt: Annotated[
+        Path, typer.Argument(metavar="RECEIPT", help="A receipt file, or a ladder's.")
+    ],
+    out: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="OUT", help="Where it goes; several are told by their ending."),
+    ] = None,
+    html: Annotated[
+        bool, typer.Option("--html", help="As a page; without OUT beside the receipt.")
+    ] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="As a summary for a CI job; without OUT printed.")
+    ] = False,
+    junit: Annotated[
+        bool, typer.Option("--junit", help="As JUnit XML; without OUT beside the receipt.")
+    ] = False,
     svg: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a picture of it instead.")
+        Path | None, typer.Option(metavar="FILE", help="Write a picture of the text.")
     ] = None,
 ) -> None:
-    """Show a receipt as text, or a ladder.
+    """Show a receipt as text, or a ladder; or write a page, a summary, test results.
 
-    Example: driver report receipts/small-wasm-webgpu.receipt.json
+    Example: driver report receipts/small-wasm-webgpu.receipt.json --html page.html
     """
-    ladder = None if svg else _ladder(receipt)
+    kinds = [
+        kind for kind, asked in (("html", html), ("markdown", markdown), ("junit", junit)) if asked
+    ]
+    targets = _targets(receipt, kinds, out or [])
+    ladder = _ladder(receipt)
+    if ladder and (kinds or svg):
+        raise UsageError(
+            f"{receipt}: a ladder is shown as text only; the receipts of its pairs lie beside it "
+            "and have pages"
+        )
     if ladder:
         print(report.ladder(ladder, *terminal()))
         return
@@ -73,13 +99,54 @@ def report_command(
         raise ReceiptError(f"{receipt}: {error}") from error
     if svg:
         store.write_text(svg, report.svg(found))
-        return
-    faults, _ = verify_receipt(data, evaluator())
-    if faults:
-        print(f"INVALID receipt ({len(faults)} faults, see driver verify): {faults[0]}\n")
-    print(report.text(found, *terminal()))
-    if faults:
+        if not kinds:
+            return
+    check = examine(data, evaluator())
+    for kind in kinds:
+        text, target = _FORMS[kind](found, check), targets[kind]
+        if target is None:
+            print(text, end="")
+        else:
+            store.write_text(target, text)
+            print(f"{kind}: {target}", file=sys.stderr)
+    if doubt := report.doubts(check):
+        words = f"{doubt.title} ({len(doubt.lines)} lines, see driver verify): {doubt.lines[0]}"
+        print(visible(words) + ("" if kinds else "\n"), file=sys.stderr if kinds else sys.stdout)
+    if not kinds:
+        print(report.text(found, *terminal()))
+    if doubt:
         raise typer.Exit(1)
+
+
+_FORMS = {"html": report.html, "markdown": report.markdown, "junit": report.junit}
+_ENDINGS = {".html": "html", ".htm": "html", ".md": "markdown", ".xml": "junit"}
+
+
+def _targets(receipt: Path, kinds: Sequence[str], out: Sequence[Path]) -> dict[str, Path | None]:
+    """Where each kind of report goes, None for stdout; raises UsageError."""
+    targets: dict[str, Path | None] = {
+        "html": store.page_path(receipt),
+        "markdown": None,
+        "junit": receipt.with_suffix(".junit.xml"),
+    }
+    asked = set(kinds)
+    for path in out:
+        kind = next(iter(asked)) if len(out) == len(kinds) == 1 else _ENDINGS.get(path.suffix)
+        if kind not in asked:
+            wanted = " ".join(f"--{kind}" for kind in kinds) or "--html, --markdown or --junit"
+            raise UsageError(
+                f"{path}: nothing is left to be written there; {wanted} with a file ending in "
+                ".html, .md or .xml each"
+            )
+        asked.remove(kind)
+        targets[kind] = path
+    for kind in kinds:
+        target = targets[kind]
+        if target is not None:
+            store.check_target(target.resolve())
+            if target.exists() and target.samefile(receipt):
+                raise UsageError(f"{target} is the receipt itself; name another file")
+    return targets
 
 
 def _ladder(path: Path) -> LadderReport | None:

@@ -1,22 +1,29 @@
-"""Receipts and other results → text for a terminal or a log."""
+"""Receipts and other results → text for a terminal or a log, HTML, Markdown, JUnit."""
 
 from driver.report.doctor import machine_checks
 from driver.report.evidence import calibration, comparison, reproduction, verify_answer
 from driver.report.geometry import geometry
+from driver.report.html import html
+from driver.report.junit import junit
 from driver.report.kernels import kernels
 from driver.report.ladder import ladder, ladder_losses
+from driver.report.markdown import markdown
 from driver.report.receipt import curve_over_presets, svg, text
-from driver.report.words import verdict_line
+from driver.report.words import doubts, verdict_line
 
 __all__ = [
     "calibration",
     "comparison",
     "curve_over_presets",
+    "doubts",
     "geometry",
+    "html",
+    "junit",
     "kernels",
     "ladder",
     "ladder_losses",
     "machine_checks",
+    "markdown",
     "reproduction",
     "svg",
     "text",

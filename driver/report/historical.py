@@ -5,8 +5,16 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from driver.records import ArmPlan, Plan, Receipt, Side
-from driver.report.terminal import add_row, number_text, small_text, write_line
+from driver.records import ArmPlan, Plan, Receipt
+from driver.report.terminal import (
+    add_row,
+    new_console,
+    number_text,
+    small_text,
+    text_of,
+    write_line,
+)
+from driver.report.words import longest_curve
 
 # What the receipt was about and what it said.
 CORPUS_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
@@ -54,6 +62,13 @@ def write_comparison(console: Console, receipt: Receipt) -> None:
     console.print()
 
 
+def comparison_text(receipt: Receipt) -> str:
+    """The same as text; empty for a run of another recipe."""
+    console = new_console(100, False)
+    write_comparison(console, receipt)
+    return text_of(console)
+
+
 def _table(receipt: Receipt) -> Table:
     table = Table(box=None, pad_edge=False)
     for heading in ("", "steps", "final loss", "ms/step", "with cold costs"):
@@ -64,7 +79,7 @@ def _table(receipt: Receipt) -> Table:
     cold: list[float | None] = []
     clip = f"clip {receipt.plan.config.grad_clip:g}" if receipt.plan.config.grad_clip else "no clip"
     for arm, summary in zip(receipt.plan.arms, receipt.comparison.arms, strict=True):
-        losses = _curve(receipt, arm.side)
+        losses = longest_curve(receipt.slots, arm.side)
         cold.append(_with_cold_costs(receipt, arm))
         add_row(
             table, f"{arm.side} {arm.name}, {clip}", str(len(losses)),
@@ -82,7 +97,7 @@ def _losses(receipt: Receipt) -> list[str]:
     """Final losses against the replay's, and the drift against the receipt's."""
     expected, lines = REPLAYED[receipt.plan.config.grad_clip], []
     for arm in receipt.plan.arms:
-        losses = _curve(receipt, arm.side)
+        losses = longest_curve(receipt.slots, arm.side)
         if len(losses) >= STEPS:
             lines.append(
                 f"{arm.side} at step {STEPS}: loss {losses[STEPS - 1]:.6f}; an independent replay "
@@ -99,12 +114,6 @@ def _losses(receipt: Receipt) -> list[str]:
         f"{small_text(drift.loss)} at most over {drift.steps} steps"
     )
     return lines
-
-
-def _curve(receipt: Receipt, side: Side) -> list[float]:
-    """The longest curve of a side's slots."""
-    curves = [slot.losses for slot in receipt.slots if slot.side == side]
-    return max(curves, key=len, default=[])
 
 
 def _with_cold_costs(receipt: Receipt, arm: ArmPlan) -> float | None:

@@ -1,5 +1,7 @@
 """Where a step's time goes, as text."""
 
+from collections.abc import Iterator
+
 from rich.console import Console
 from rich.table import Table
 
@@ -9,6 +11,8 @@ from driver.records import (
 )
 from driver.report.terminal import add_row, new_table, number_text, percent_text, write_line
 
+PROFILE_HEADINGS = ("operation", "calls", "ms/step", "share", "GFLOP/s")
+
 
 def profile_of(console: Console, arm: ArmPlan) -> None:
     """Where a step's time goes, the longest first, or why that is not known; else nothing."""
@@ -16,9 +20,8 @@ def profile_of(console: Console, arm: ArmPlan) -> None:
     if profile:
         write_line(console, f"profile of {arm.side} {arm.name}", "bold")
         console.print(_profile_table(profile))
-        write_line(console, _cost_line(profile))
-        if profile.samples.clock_step_ms is not None:
-            write_line(console, _step_line(profile))
+        for line in profile_notes(profile):
+            write_line(console, line)
     elif arm.profile_reason:
         write_line(console, f"no profile of {arm.side} {arm.name}: {arm.profile_reason}")
     if profile or arm.profile_reason:
@@ -26,21 +29,27 @@ def profile_of(console: Console, arm: ArmPlan) -> None:
 
 
 def _profile_table(profile: Profile) -> Table:
-    headings = ("operation", "calls", "ms/step", "share", "GFLOP/s")
-    table = new_table(headings, headings[:1])
+    table = new_table(PROFILE_HEADINGS, PROFILE_HEADINGS[:1])
+    for row in profile_rows(profile):
+        add_row(table, *row)
+    return table
+
+
+def profile_rows(profile: Profile) -> Iterator[tuple[str, ...]]:
+    """Cells under `PROFILE_HEADINGS`: the operations, the longest first, and what is outside."""
     for op in sorted(profile.ops, key=lambda op: -op.ms):
-        add_row(
-            table,
-            op.op,
-            str(op.calls),
-            ("~" if op.below_clock_step else "") + number_text(op.ms),
-            percent_text(op.share),
-            number_text(op.gflops),
-        )
+        ms = ("~" if op.below_clock_step else "") + number_text(op.ms)
+        yield op.op, str(op.calls), ms, percent_text(op.share), number_text(op.gflops)
     whole, outside = profile.wall_profiled_ms, profile.uncovered_ms
     share = outside / whole if whole else None
-    add_row(table, "outside of them", "", number_text(outside), percent_text(share), "")
-    return table
+    yield "outside of them", "", number_text(outside), percent_text(share), ""
+
+
+def profile_notes(profile: Profile) -> Iterator[str]:
+    """What asking cost, and what the clock could tell."""
+    yield _cost_line(profile)
+    if profile.samples.clock_step_ms is not None:
+        yield _step_line(profile)
 
 
 def _cost_line(profile: Profile) -> str:

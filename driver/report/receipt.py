@@ -24,6 +24,7 @@ from driver.report.terminal import (
     write_line,
 )
 from driver.report.words import (
+    MARK,
     curve_lines,
     estimate_lines,
     first_known,
@@ -35,7 +36,6 @@ from driver.report.words import (
     what_ran,
 )
 
-_MARK = {"pass": "pass", "fail": "FAIL", "unknown": "unknown", "not-applicable": "n/a"}
 _STYLE = {"pass": "green", "fail": "bold red", "unknown": "yellow", "not-applicable": "dim"}
 _VERDICT_STYLE = {"qualified": "bold green", "unqualified": "bold yellow", "failed": "bold red"}
 
@@ -177,7 +177,7 @@ def _gates_table(gates: Sequence[Gate]) -> Table:
     table = new_table(headings, headings)
     for gate in gates:
         add_row(
-            table, gate.name, gate.gate_class, Text(_MARK[gate.status], style=_STYLE[gate.status]),
+            table, gate.name, gate.gate_class, Text(MARK[gate.status], style=_STYLE[gate.status]),
             gate.reason,
         )  # fmt: skip
     return table

@@ -1,11 +1,38 @@
 """A receipt's findings in plain words, the same for every kind of report."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from statistics import median
 
-from driver.records import ArmPlan, ArmSummary, Estimate, Receipt, Side
+from driver.receipt import Examination, from_the_faster_side
+from driver.records import ArmPlan, ArmSummary, Estimate, Receipt, Side, Slot
 from driver.report.terminal import number_text, small_text
 from driver.tensors import executed_flops
+
+MARK = {"pass": "pass", "fail": "FAIL", "unknown": "unknown", "not-applicable": "n/a"}
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """What `driver verify` holds against a receipt."""
+
+    title: str
+    meaning: str
+    lines: tuple[str, ...]
+
+
+def doubts(check: Examination | None) -> Doubt | None:
+    """None for a receipt that is valid, or that was not checked."""
+    if check is None or check.status == "valid":
+        return None
+    if check.faults:
+        return Doubt("INVALID receipt", "it contradicts itself; nothing in it can be relied on",
+                     check.faults)  # fmt: skip
+    return Doubt(
+        "unconfirmed receipt",
+        "another version of the driver judged it, and this one comes to something else",
+        check.unconfirmed,
+    )
 
 
 def verdict_line(receipt: Receipt) -> str:
@@ -100,11 +127,11 @@ def what_ran(receipt: Receipt, side: Side) -> Iterator[str]:
 def variants_tried(receipt: Receipt, arm: ArmPlan) -> Iterator[str]:
     """Of the webgpu arm: the fastest product tried, beside the step; and what was dropped."""
     timed = [trial for trial in arm.variants if trial.gflops]
-    step_ms = next(a.median_step_ms for a in receipt.comparison.arms if a.side == arm.side)
-    if timed and step_ms:
+    summary = next(a for a in receipt.comparison.arms if a.side == arm.side)
+    reached = reached_gflops(receipt, summary)
+    if timed and reached:
         best = max(timed, key=lambda trial: trial.gflops or 0.0)
         rate = best.gflops or 0.0
-        reached = executed_flops(receipt.plan.config) / step_ms / 1e6
         k = best.kernel
         yield (
             f"fastest product tried: {k.kernel} {k.product} {k.M}×{k.N}×{k.K}, "
@@ -116,14 +143,39 @@ def variants_tried(receipt: Receipt, arm: ArmPlan) -> Iterator[str]:
             yield f"dropped: {k.kernel} {k.product} {k.tile} in {k.workgroup}: {trial.reason}"
 
 
+def reached_gflops(receipt: Receipt, summary: ArmSummary) -> float | None:
+    """Executed FLOPs per second of a median step, in 1e9/s."""
+    step_ms = summary.median_step_ms
+    return executed_flops(receipt.plan.config) / step_ms / 1e6 if step_ms else None
+
+
+def peak_gflops(arm: ArmPlan) -> float | None:
+    """The roofline of an arm on all of its threads, in 1e9/s; None where it has none."""
+    roofline = arm.roofline
+    peak = median(roofline.all_gflops) if roofline and roofline.all_gflops else 0.0
+    return peak if peak > 0 else None
+
+
 def roofline_share(receipt: Receipt, summary: ArmSummary) -> str:
     """Executed FLOPs per second over the all-thread roofline of the arm."""
-    roofline = next(arm.roofline for arm in receipt.plan.arms if arm.side == summary.side)
-    peak = median(roofline.all_gflops) if roofline and roofline.all_gflops else 0.0
-    if not peak > 0 or not summary.median_step_ms:
-        return ""
-    reached = executed_flops(receipt.plan.config) / summary.median_step_ms / 1e6
-    return f"{reached / peak:.0%}"
+    peak = peak_gflops(next(arm for arm in receipt.plan.arms if arm.side == summary.side))
+    reached = reached_gflops(receipt, summary)
+    return f"{reached / peak:.0%}" if reached and peak else ""
+
+
+def faster_arm(receipt: Receipt) -> tuple[ArmPlan, ArmPlan, str] | None:
+    """The faster arm, the other one, and how many times as fast; None without a ratio."""
+    estimate, (a, b) = receipt.comparison.estimate, receipt.plan.arms
+    if not estimate.ratio:
+        return None
+    times, _, _ = from_the_faster_side(estimate)
+    fast, slow = (b, a) if estimate.ratio >= 1 else (a, b)
+    return fast, slow, f"{times:.3g}"
+
+
+def longest_curve(slots: Iterable[Slot], side: Side) -> list[float]:
+    """The losses of the slot of that side that trained longest."""
+    return max((slot.losses for slot in slots if slot.side == side), key=len, default=[])
 
 
 def quartiles_text(summary: ArmSummary) -> str:

@@ -1,0 +1,575 @@
+"""A receipt's figures: SVG that stands inside a page of HTML.
+
+Drawn by matplotlib, with two changes afterwards. Colours become the page's CSS variables, so that a
+figure follows the page from light to dark. Text stays text in the page's own font: it scales, can
+be found and selected, and is a tenth of the size of outlines. Its widths are then not those that
+matplotlib knows, so no text is set against the edge of another.
+
+Every figure is drawn twice, for a wide page and for a phone, where the first one's text would
+be too small to read. The same receipt gives the same bytes: identifiers are salted with the
+figure's name, and nothing is dated.
+
+Nothing that a stranger wrote is drawn but names of operations, whose letters the schema fixes.
+"""
+
+import io
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+from xml.etree import ElementTree
+
+import matplotlib as mpl
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+from driver.parity import SIDES, loss_drift, loss_errors
+from driver.records import Estimate, Receipt, Side, Slot
+from driver.report.words import (
+    interval_text,
+    longest_curve,
+    peak_gflops,
+    reached_gflops,
+)
+
+# Widths in CSS pixels; a figure is never shown wider than it was drawn, nor much narrower.
+WIDE, NARROW = 720, 330
+# Stand-ins that become variables of the page. Colours of the arms are Okabe and Ito's there.
+_INK, _MUTED, _RULE, _BAND = "#0a0a01", "#0a0a02", "#0a0a03", "#0a0a04"
+_DRIFT, _BAD = "#0a0a07", "#0a0a08"
+_SIDE: dict[Side, str] = {"A": "#0a0a05", "B": "#0a0a06"}
+_VARIABLES = {
+    _INK: "ink", _MUTED: "muted", _RULE: "rule", _BAND: "band", _SIDE["A"]: "a", _SIDE["B"]: "b",
+    _DRIFT: "drift", _BAD: "bad",
+}  # fmt: skip
+# Colour never stands alone: the arms differ in marker and in line as well.
+_MARKER: dict[Side, str] = {"A": "o", "B": "D"}
+_LINE: dict[Side, str | tuple[float, tuple[float, ...]]] = {"A": "-", "B": (0, (5, 2.5))}
+# What is beyond is no time, loss or rate of a run, and would leave nothing else to be seen.
+_LEAST, _MOST = 1e-9, 1e9
+_MOST_POINTS = 20_000
+_MOST_OPS = 24
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "font.size": 12,
+    "axes.edgecolor": _RULE,
+    "axes.labelcolor": _MUTED,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 12,
+    "axes.titlecolor": _MUTED,
+    "axes.titlelocation": "left",
+    "axes.titlepad": 9,
+    "axes.unicode_minus": False,
+    "text.color": _INK,
+    "xtick.color": _RULE,
+    "xtick.labelcolor": _MUTED,
+    "ytick.color": _RULE,
+    "ytick.labelcolor": _MUTED,
+    "grid.color": _RULE,
+    "lines.solid_capstyle": "round",
+}
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One figure for both widths, and what it shows in words."""
+
+    name: str
+    alt: str
+    wide: Markup
+    narrow: Markup
+    notes: tuple[str, ...] = ()
+
+
+_Draw = Callable[[int], Figure]
+
+
+# --------------------------------------------------------------------------- the ratio
+
+
+def ratio(receipt: Receipt) -> Picture | None:
+    """Estimate with its interval and every block's own ratio, against the margin; None without."""
+    estimate, margin = receipt.comparison.estimate, receipt.plan.margin
+    middle = _usable(estimate.ratio)
+    if middle is None:
+        return None
+    found = [
+        (block.order, bool(block.suspect), math.exp(block.log_ratio))
+        for block in receipt.comparison.blocks
+        if block.log_ratio is not None and abs(block.log_ratio) < math.log(_MOST)
+    ][:_MOST_POINTS]
+    ends = [v for v in map(_usable, (estimate.low, estimate.high)) if v is not None]
+    inside = (1 / (1 + margin), 1 + margin) if 0 < margin < 1 else (1.0, 1.0)
+    values = [value for _, _, value in found] + ends + [middle, *inside]
+
+    def draw(width: int) -> Figure:
+        figure, (axes,) = _figure(width, [104], left=16, right=16, top=34, bottom=46)
+        low, high = math.log(min(values)), math.log(max(values))
+        pad = max(0.06 * (high - low), 0.004)
+        axes.set_xscale("log")
+        axes.set_xlim(math.exp(low - pad), math.exp(high + pad))
+        axes.set_ylim(-0.9, 1.75)
+        axes.axvspan(*inside, color=_BAND, lw=0)
+        axes.axvline(1, color=_MUTED, lw=1)
+        for order, row in (("ABBA", 0.82), ("BAAB", 1.18)):
+            mine = [(value, suspect) for o, suspect, value in found if o == order]
+            for marked, style in ((False, _INK), (True, "none")):
+                xs = [value for value, suspect in mine if suspect == marked]
+                axes.plot(xs, [row] * len(xs), ls="none", marker="^" if order == "ABBA" else "v",
+                          ms=6, mfc=style, mec=_INK, mew=0.8, clip_on=False)  # fmt: skip
+        if len(ends) == 2:
+            axes.plot(ends, [0, 0], color=_INK, lw=3.5)
+        axes.plot([middle], [0], marker="o", ms=9, color=_INK)
+        centre = (math.log(middle) - (low - pad)) / (high - low + 2 * pad)
+        side = "left" if centre < 0.35 else "right" if centre > 0.65 else "center"
+        axes.text(min(max(centre, 0.0), 1.0), 0.19, f"{middle:.4g}", ha=side, va="center",
+                  fontweight="bold", transform=axes.transAxes)  # fmt: skip
+        axes.yaxis.set_major_locator(NullLocator())
+        axes.spines["left"].set_visible(False)
+        _ratio_ticks(axes)
+        axes.set_xlabel("time of A / time of B, log scale")
+        one = (0 - (low - pad)) / (high - low + 2 * pad)
+        if one > 0.3:
+            axes.text(one - 0.015, 1.04, "← A is faster", ha="right", color=_MUTED,
+                      transform=axes.transAxes)  # fmt: skip
+        if one < 0.7:
+            axes.text(one + 0.015, 1.04, "B is faster →", ha="left", color=_MUTED,
+                      transform=axes.transAxes)  # fmt: skip
+        return figure
+
+    words = (
+        f"Time of A over time of B: {middle:.4g}, {_interval(estimate)}, beside the values "
+        f"of {len(found)} blocks and the margin of {margin:.0%} around 1."
+    )
+    return _picture("ratio", words, draw)
+
+
+def _ratio_ticks(axes: Axes) -> None:
+    low, high = axes.get_xlim()
+    locator = LogLocator(subs=(1, 2, 5)) if high / low > 8 else MaxNLocator(4)
+    ticks = [tick for tick in locator.tick_values(low, high) if low <= tick <= high]
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+# --------------------------------------------------------------------------- the slots
+
+
+def slots(receipt: Receipt) -> Picture | None:
+    """Every window of every slot in run order, a panel per arm; None where there is none."""
+    per_side = {side: _windows(receipt.slots, side) for side in SIDES}
+    medians = {s: median(ms for _, ms in points) for s, points in per_side.items() if points}
+    if not medians:
+        return None
+    suspect = {block.block for block in receipt.comparison.blocks if block.suspect}
+    bands = [(slot.index, slot.block) for slot in receipt.slots[:_MOST_POINTS]]
+    failed = {s.index for s in receipt.slots[:_MOST_POINTS] if s.status == "failed"}
+    close = len(medians) == 2 and max(medians.values()) < 1.5 * min(medians.values())
+    first, last = min(i for i, _ in bands), max(i for i, _ in bands)
+
+    def draw(width: int) -> Figure:
+        figure, panels = _figure(
+            width, [116] * len(medians), left=52, right=10, top=30, bottom=44, gap=38
+        )
+        for axes, side in zip(panels, medians, strict=True):
+            _block_bands(axes, bands, suspect)
+            points = per_side[side]
+            xs = _side_by_side(points)
+            axes.plot(xs, [ms for _, ms in points], ls="none", marker=_MARKER[side], ms=4,
+                      mfc=_SIDE[side], mec="none", alpha=0.75)  # fmt: skip
+            for index, level in _slot_medians(points):
+                axes.plot([index - 0.42, index + 0.42], [level] * 2, color=_INK, lw=1.6)
+            for index in failed:
+                if any(s.index == index and s.side == side for s in receipt.slots):
+                    axes.plot([index], [0.06], marker="x", ms=8, mew=2, color=_BAD,
+                              transform=axes.get_xaxis_transform(), clip_on=False)  # fmt: skip
+            axes.set_xlim(first - 0.7, last + 0.7)
+            axes.set_title(f"{side}, ms/step")
+            _linear(axes)
+        if close:
+            ends = [axes.get_ylim() for axes in panels]
+            for axes in panels:
+                axes.set_ylim(min(low for low, _ in ends), max(high for _, high in ends))
+        panels[-1].set_xlabel("slot, in the order in which they ran")
+        for axes in panels[:-1]:
+            axes.tick_params(labelbottom=False)
+        return figure
+
+    ranges = "; ".join(
+        f"{side}: median window {level:.4g} ms/step, from {min(ms for _, ms in per_side[side]):.4g}"
+        f" to {max(ms for _, ms in per_side[side]):.4g} over {len(per_side[side])} windows"
+        for side, level in medians.items()
+    )
+    undrawn = sum(len(slot.windows_ms) for slot in receipt.slots) - sum(map(len, per_side.values()))
+    notes = (f"{undrawn} windows are not drawn: no usable time.",) if undrawn else ()
+    return _picture("slots", f"Time of every window in run order. {ranges}.", draw, notes)
+
+
+def _windows(found: Sequence[Slot], side: Side) -> list[tuple[int, float]]:
+    """Slot and ms/step of every window with a usable time."""
+    points = [
+        (slot.index, ms / max(1, slot.steps_per_window))
+        for slot in found
+        if slot.side == side and slot.index < _MOST
+        for ms in slot.windows_ms
+    ]
+    return [(index, ms) for index, ms in points if _usable(ms) is not None][:_MOST_POINTS]
+
+
+def _side_by_side(points: Sequence[tuple[int, float]]) -> list[float]:
+    """A slot's windows from left to right over its width, in the order in which they ran."""
+    counts: dict[int, int] = {}
+    for index, _ in points:
+        counts[index] = counts.get(index, 0) + 1
+    seen: dict[int, int] = {}
+    xs = []
+    for index, _ in points:
+        at = seen.get(index, 0)
+        seen[index] = at + 1
+        xs.append(index + ((at + 0.5) / counts[index] - 0.5) * 0.76)
+    return xs
+
+
+def _slot_medians(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    by_slot: dict[int, list[float]] = {}
+    for index, ms in points:
+        by_slot.setdefault(index, []).append(ms)
+    return [(index, median(values)) for index, values in by_slot.items()]
+
+
+def _block_bands(axes: Axes, slots_of: Sequence[tuple[int, int]], suspect: set[int]) -> None:
+    """Every other block shaded; one that the plan's rule marks is hatched and says so."""
+    by_block: dict[int, list[int]] = {}
+    for index, block in slots_of:
+        by_block.setdefault(block, []).append(index)
+    for number, (block, indices) in enumerate(by_block.items()):
+        low, high = min(indices) - 0.5, max(indices) + 0.5
+        if number % 2 == 0:
+            axes.axvspan(low, high, color=_BAND, lw=0, zorder=0)
+        if block in suspect:
+            axes.text((low + high) / 2, 0.97, "suspect", ha="center", va="top", color=_MUTED,
+                      transform=axes.get_xaxis_transform())  # fmt: skip
+
+
+# --------------------------------------------------------------------------- the losses
+
+
+def losses(receipt: Receipt) -> Picture | None:
+    """Curves of both arms and the reference, below them how far apart they are; None without."""
+    reference = receipt.reference
+    curves = {side: longest_curve(receipt.slots, side) for side in SIDES}
+    shown = {name: _finite(curve) for name, curve in curves.items()}
+    truth = _finite(reference.losses)
+    if not any(any(map(math.isfinite, curve)) for curve in (*shown.values(), truth)):
+        return None
+    apart = {side: _gaps(loss_errors(reference, receipt.slots, side)) for side in SIDES}
+    drift = _gaps(loss_drift(receipt.slots))
+    band = _gaps(reference.band or ())
+    limit = _loss_limit(receipt)
+    longest = max(map(len, (*shown.values(), truth)))
+
+    def draw(width: int) -> Figure:
+        figure, (top, below) = _figure(
+            width, [170, 170], left=56, right=12, top=30, bottom=44, gap=40
+        )
+        _line(top, truth, color=_RULE, lw=6, ls="-")
+        for side in SIDES:
+            _line(top, shown[side], color=_SIDE[side], lw=1.8, ls=_LINE[side])
+        top.set_title("loss, nats per byte")
+        _linear(top)
+        top.tick_params(labelbottom=False)
+        _line(below, band, color=_MUTED, lw=1.2, ls=(0, (1, 2)))
+        for side in SIDES:
+            _line(below, apart[side], color=_SIDE[side], lw=1.5, ls=_LINE[side])
+        _line(below, drift, color=_DRIFT, lw=1.5, ls=(0, (6, 2, 1, 2)))
+        below.set_title("relative difference, log scale")
+        _log(below, [*apart["A"], *apart["B"], *drift, *band, limit or math.nan], width)
+        if limit:
+            below.axhline(limit, color=_BAD, lw=1.2)
+            below.text(0.995, limit, f"limit {limit:.0e}", ha="right", va="bottom", color=_MUTED,
+                       transform=below.get_yaxis_transform())  # fmt: skip
+        for axes in (top, below):
+            axes.set_xlim(0.5, max(2, longest) + 0.5)
+            axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        below.set_xlabel("step")
+        return figure
+
+    last = ", ".join(
+        f"{side} ends at {curve[-1]:.4f} after {len(curve)} steps"
+        for side, curve in curves.items()
+        if curve
+    )
+    worst = ", ".join(
+        f"{name} at most {max(usable):.1e}"
+        for name, values in (
+            ("A against the reference", apart["A"]),
+            ("B against the reference", apart["B"]),
+            ("A against B", drift),
+        )
+        if (usable := [value for value in values if math.isfinite(value)])
+    )
+    words = f"Losses step by step: {last or 'none'}. Relative differences: {worst or 'none'}."
+    return _picture("losses", words, draw, _loss_notes(receipt, curves))
+
+
+def _loss_limit(receipt: Receipt) -> float | None:
+    """The limit of the gates on the curves' losses; the widest where the arms' differ."""
+    found = [gate.limit for gate in receipt.plan.gates if gate.name.startswith("curve.loss.")]
+    usable = [limit for limit in found if limit is not None and 1e-18 < limit < 1e3]
+    return max(usable, default=None)
+
+
+def _loss_notes(receipt: Receipt, curves: dict[Side, list[float]]) -> tuple[str, ...]:
+    """What the lines cannot show: numbers that are none, and differences of exactly 0."""
+    notes = []
+    for side, curve in curves.items():
+        odd = [step for step, loss in enumerate(curve, 1) if not math.isfinite(loss)]
+        if odd:
+            notes.append(f"{side}: {len(odd)} losses are no numbers, the first at step {odd[0]}.")
+    drift = loss_drift(receipt.slots)
+    same = sum(value == 0 for value in drift)
+    if same:
+        notes.append(
+            f"A and B have the same bits at {same} of {len(drift)} common steps, which a log scale "
+            "cannot show."
+        )
+    return tuple(notes)
+
+
+# --------------------------------------------------------------------------- where time goes
+
+
+def profile(receipt: Receipt) -> Picture | None:
+    """Each operation's time in a step, the longest first; None where no arm has a profile."""
+    found: dict[Side, dict[str, float]] = {
+        arm.side: {op.op: op.ms for op in arm.profile.ops if 0 <= op.ms < _MOST}
+        for arm in receipt.plan.arms
+        if arm.profile
+    }
+    times: dict[str, float] = {}
+    for ops in found.values():
+        for op, ms in ops.items():
+            times[op] = max(times.get(op, 0.0), ms)
+    names = sorted(times, key=lambda op: -times[op])[:_MOST_OPS]
+    if not names or not any(times.values()):
+        return None
+    thick = 0.78 / len(found)
+
+    def draw(width: int) -> Figure:
+        left = 148 if width == WIDE else 132
+        rows = (15 * len(found) + 9) * len(names)
+        figure, (axes,) = _figure(width, [rows], left=left, right=64, top=8, bottom=44)
+        for number, (side, ops) in enumerate(found.items()):
+            ys = [row + (number - (len(found) - 1) / 2) * thick for row in range(len(names))]
+            xs = [ops.get(name, 0.0) for name in names]
+            axes.barh(ys, xs, height=thick * 0.92, color=_SIDE[side], lw=0)
+            for y, name in zip(ys, names, strict=True):
+                if name in ops:
+                    axes.annotate(f"{ops[name]:.3g}", (ops[name], y), (5, 0), va="center",
+                                  textcoords="offset points", fontsize=11)  # fmt: skip
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.set_yticks(range(len(names)), [_cut(name, 22 if width == WIDE else 18)
+                                            for name in names])  # fmt: skip
+        axes.tick_params(axis="y", length=0, labelcolor=_INK)
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+        axes.grid(axis="x", lw=0.6)
+        axes.set_axisbelow(True)
+        axes.set_xlabel("ms in one step")
+        return figure
+
+    longest = ", ".join(f"{name} {times[name]:.3g} ms" for name in names[:3])
+    words = f"Time of each operation in a step; the longest are {longest}."
+    more = len(times) - len(names)
+    notes = (f"{more} shorter operations stand in the table only.",) if more else ()
+    return _picture("profile", words, draw, notes)
+
+
+# --------------------------------------------------------------------------- roofline
+
+
+def roofline(receipt: Receipt) -> Picture | None:
+    """What a step reaches beside what the arm's module could reach; None without a roofline."""
+    rows: list[tuple[Side, float, float, list[float]]] = []
+    for arm, summary in zip(receipt.plan.arms, receipt.comparison.arms, strict=True):
+        reached, peak = _usable(reached_gflops(receipt, summary)), _usable(peak_gflops(arm))
+        if reached is not None and peak is not None and arm.roofline:
+            samples = [s for s in arm.roofline.all_gflops if _usable(s) is not None][:100]
+            rows.append((arm.side, reached, peak, samples))
+    if not rows:
+        return None
+
+    def draw(width: int) -> Figure:
+        figure, (axes,) = _figure(width, [54 * len(rows)], left=26, right=18, top=8, bottom=44)
+        for y, (side, reached, peak, samples) in enumerate(rows):
+            axes.barh(y, peak, height=0.42, color=_BAND, lw=0)
+            axes.barh(y, reached, height=0.42, color=_SIDE[side], lw=0)
+            axes.plot([peak, peak], [y - 0.3, y + 0.3], color=_INK, lw=2)
+            axes.plot(samples, [y + 0.36] * len(samples), ls="none", marker="|", ms=7, color=_MUTED)
+            axes.annotate(f"{reached / peak:.0%}", (reached, y), (6, 0), va="center",
+                          textcoords="offset points", fontweight="bold")  # fmt: skip
+        axes.set_ylim(len(rows) - 0.45, -0.55)
+        axes.set_yticks(range(len(rows)), [side for side, *_ in rows])
+        axes.tick_params(axis="y", length=0, labelcolor=_INK)
+        axes.set_xlim(0, 1.04 * max(max([peak, reached, *s]) for _, reached, peak, s in rows))
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.set_xlabel("GFLOP/s, executed")
+        return figure
+
+    words = "; ".join(
+        f"{side} reaches {reached:.3g} of {peak:.3g} GFLOP/s, {reached / peak:.0%}"
+        for side, reached, peak, _ in rows
+    )
+    return _picture("roofline", f"A step beside its roofline. {words}.", draw)
+
+
+# --------------------------------------------------------------------------- drawing
+
+
+def _figure(
+    width: int, heights: Sequence[int], *, left: int, right: int, top: int, bottom: int,
+    gap: int = 0,
+) -> tuple[Figure, list[Axes]]:  # fmt: skip
+    """Panels one below the other; everything in CSS pixels, which are this figure's points."""
+    height = top + sum(heights) + gap * (len(heights) - 1) + bottom
+    figure = Figure(figsize=(width / 72, height / 72), dpi=72)
+    figure.patch.set_visible(False)
+    panels, above = [], top
+    for own in heights:
+        box = (left / width, 1 - (above + own) / height, (width - left - right) / width,
+               own / height)  # fmt: skip
+        axes = figure.add_axes(box)
+        axes.patch.set_visible(False)
+        panels.append(axes)
+        above += own + gap
+    return figure, panels
+
+
+def _linear(axes: Axes) -> None:
+    axes.yaxis.set_major_locator(MaxNLocator(4))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}"))
+    axes.grid(axis="y", lw=0.6)
+    axes.set_axisbelow(True)
+
+
+def _log(axes: Axes, values: Iterable[float], width: int) -> None:
+    """A log scale around the values; without any, a sentence in their place."""
+    usable = [value for value in values if math.isfinite(value) and value > 0]
+    if not usable:
+        axes.set_axis_off()
+        axes.text(0.5, 0.5, "no difference at any step", ha="center", color=_MUTED,
+                  transform=axes.transAxes)  # fmt: skip
+        return
+    axes.set_yscale("log")
+    axes.set_ylim(min(usable) / 3, max(usable) * 4)
+    axes.yaxis.set_major_locator(LogLocator(numticks=6 if width == WIDE else 5))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0e}"))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.grid(axis="y", lw=0.6)
+
+
+def _line(
+    axes: Axes,
+    values: Sequence[float],
+    *,
+    color: str,
+    lw: float,
+    ls: str | tuple[float, tuple[float, ...]],
+) -> None:
+    """A curve over steps counted from 1; a single step is a dot, since a line has no length."""
+    alone = sum(map(math.isfinite, values)) == 1
+    axes.plot(range(1, len(values) + 1), values, color=color, lw=lw, ls=ls,
+              marker="o" if alone else None, ms=4)  # fmt: skip
+
+
+def _usable(value: float | None) -> float | None:
+    """A positive number of a size that can be drawn, else None."""
+    return value if value is not None and _LEAST < value < _MOST else None
+
+
+def _finite(values: Sequence[float]) -> list[float]:
+    """With gaps where a value is no number or beyond drawing."""
+    return [value if abs(value) < _MOST else math.nan for value in values]
+
+
+def _gaps(values: Sequence[float]) -> list[float]:
+    """The same for a log scale, which has no 0 either."""
+    return [value if 1e-18 < value < 1e6 else math.nan for value in values]
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _interval(estimate: Estimate) -> str:
+    words = interval_text(estimate)
+    return f"95% interval {words}" if words else "no interval"
+
+
+# --------------------------------------------------------------------------- as part of a page
+
+
+def _picture(name: str, alt: str, draw: _Draw, notes: tuple[str, ...] = ()) -> Picture:
+    wide, narrow = (_inline(f"{name}-{width}", alt, draw, width) for width in (WIDE, NARROW))
+    return Picture(name, alt, wide, narrow, notes)
+
+
+def _inline(name: str, alt: str, draw: _Draw, width: int) -> Markup:
+    """The figure as an SVG element of HTML, without anything that refers to the outside."""
+    target = io.StringIO()
+    with mpl.rc_context():
+        mpl.rcdefaults()  # whatever a person's own style file says
+        mpl.rcParams.update({**_STYLE, "svg.hashsalt": name})
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        draw(width).savefig(target, format="svg", metadata=nothing)
+    root = ElementTree.fromstring(target.getvalue())
+    for element in list(root):
+        if element.tag.endswith("}metadata"):
+            root.remove(element)
+    used = set(re.findall(r"url\(#([^)]+)\)", target.getvalue()))
+    used |= set(re.findall(r'href="#([^"]+)"', target.getvalue()))
+    for element in root.iter():
+        _tidy(element, name, used)
+    box = root.get("viewBox", f"0 0 {width} 100")
+    root.attrib.clear()
+    root.attrib |= {"viewBox": box, "role": "img", "aria-label": alt}
+    return Markup(ElementTree.tostring(root, encoding="unicode"))
+
+
+def _tidy(element: ElementTree.Element, name: str, used: set[str]) -> None:
+    """Plain names, identifiers of this figure's own, the page's colours and font, short numbers."""
+    element.tag = element.tag.rpartition("}")[2]
+    for key, value in list(element.attrib.items()):
+        del element.attrib[key]
+        plain = key.rpartition("}")[2]
+        if plain == "id":
+            if value in used:
+                element.set("id", f"{name}-{value}")
+        elif plain == "href":
+            element.set("href", value.replace("#", f"#{name}-"))
+        elif plain in ("d", "transform", "points", "x", "y", "width", "height"):
+            element.set(plain, re.sub(r"-?\d+\.\d+", _short, value))
+        elif plain == "style":
+            element.set("style", _page_style(value))
+        else:
+            element.set(plain, value.replace("url(#", f"url(#{name}-"))
+
+
+def _short(number: re.Match[str]) -> str:
+    return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
+
+
+def _page_style(style: str) -> str:
+    """Without matplotlib's font, and with the page's variables for the stand-in colours."""
+    style = re.sub(r"font: (?:(bold) )?([\d.]+)px [^;]*", _font, style)
+    return re.sub(r"#0a0a0\d", lambda found: f"var(--{_VARIABLES[found[0]]})", style)
+
+
+def _font(found: re.Match[str]) -> str:
+    return f"font-size: {found[2]}px" + ("; font-weight: 600" if found[1] else "")
