@@ -23,6 +23,7 @@ from driver.records import (
     PageFailure,
     Plan,
     ProfileSamples,
+    Receipt,
     ReferenceFacts,
     Roofline,
     Side,
@@ -205,6 +206,43 @@ def everything() -> dict[str, Parts]:
         "null": parts(names=("null", "null"), blocks=4),
         "wasm": parts(names=("wasm64", "wasm"), blocks=2),
     }
+
+
+# --------------------------------------------------------------------------- strangers' receipts
+
+
+def poisoned(data: Any, poison: str, keep: tuple[str, ...] = ()) -> Any:
+    """Every string that the schema leaves free is followed by `poison`."""
+    if isinstance(data, dict):
+        return {k: v if k in keep else poisoned(v, poison, keep) for k, v in data.items()}
+    if isinstance(data, list):
+        return [poisoned(item, poison, keep) for item in data]
+    return data + poison if isinstance(data, str) else data
+
+
+# Words of the schema; anything else may hold what a stranger likes.
+WORDS = (
+    "format", "side", "order", "gate_class", "status", "word", "kind", "adapter_verdict",
+    "nonfinite", "order", "op", "clock",
+)  # fmt: skip
+
+
+# Numbers that no run gives.
+ODD = (0.0, -1.0, math.nan, math.inf, -math.inf, 1e308, 5e-324)
+
+
+def with_numbers(run: Receipt, value: float, parts: Sequence[str]) -> Receipt:
+    """The receipt with every float of these parts replaced."""
+
+    def everywhere(data: Any) -> Any:
+        if isinstance(data, dict):
+            return {key: everywhere(item) for key, item in data.items()}
+        if isinstance(data, list | tuple):
+            return [everywhere(item) for item in data]
+        return value if isinstance(data, float) else data
+
+    changed = everywhere(json.loads(run.model_dump_json(include=set(parts))))
+    return Receipt.model_validate(run.model_dump() | changed)
 
 
 # --------------------------------------------------------------------------- the parts

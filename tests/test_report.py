@@ -1,10 +1,7 @@
 """Receipts as text: complete, and safe to print whoever wrote them."""
 
-import json
-import math
 import re
 import unicodedata
-from typing import Any
 
 import pytest
 import receipts
@@ -145,22 +142,6 @@ def test_colour_only_where_wanted() -> None:
 # --------------------------------------------------------------------------- strangers
 
 
-def poisoned(data: Any, poison: str, keep: tuple[str, ...] = ()) -> Any:
-    """Every string that the schema leaves free is followed by `poison`."""
-    if isinstance(data, dict):
-        return {k: v if k in keep else poisoned(v, poison, keep) for k, v in data.items()}
-    if isinstance(data, list):
-        return [poisoned(item, poison, keep) for item in data]
-    return data + poison if isinstance(data, str) else data
-
-
-# Words of the schema; anything else may hold what a stranger likes.
-WORDS = (
-    "format", "side", "order", "gate_class", "status", "word", "kind", "adapter_verdict",
-    "nonfinite", "order", "op", "clock",
-)  # fmt: skip
-
-
 @pytest.mark.parametrize("name", ["good", "failed", "not finite", "one block"])
 @pytest.mark.parametrize("colour", [False, True])
 @pytest.mark.parametrize("width", [30, 120])
@@ -169,7 +150,7 @@ def test_a_strangers_strings_are_shown_not_obeyed(name: str, colour: bool, width
     for slot in data["slots"]:
         if slot["failure"]:
             slot["failure"] = {"kind": "crash", "message": HOSTILE, "op": HOSTILE}
-    hostile = Receipt.model_validate(poisoned(data, HOSTILE, (*WORDS, "failure")))
+    hostile = Receipt.model_validate(receipts.poisoned(data, HOSTILE, (*receipts.WORDS, "failure")))
     page = report.text(hostile, width=width, colour=colour)
     bare = re.sub(r"\x1b\[[\d;]*m", "", page) if colour else page
     assert safe(bare)
@@ -209,23 +190,10 @@ def test_any_text(question: str, message: str) -> None:
     assert safe(report.text(shown, width=80))
 
 
-ODD = (0.0, -1.0, math.nan, math.inf, -math.inf, 1e308, 5e-324)
-
-
-@pytest.mark.parametrize("value", ODD)
+@pytest.mark.parametrize("value", receipts.ODD)
 def test_any_number(value: float) -> None:
-    def everywhere(data: Any) -> Any:
-        if isinstance(data, dict):
-            return {key: everywhere(item) for key, item in data.items()}
-        if isinstance(data, list | tuple):
-            return [everywhere(item) for item in data]
-        return value if isinstance(data, float) else data
-
-    run = RUNS["good"]
-    for changed in ("slots", "comparison", "gates"):
-        part = everywhere(json.loads(run.model_dump_json(include={changed})))[changed]
-        odd = Receipt.model_validate(run.model_dump() | {changed: part})
-        assert safe(report.text(odd))
+    for part in ("slots", "comparison", "gates"):
+        assert safe(report.text(receipts.with_numbers(RUNS["good"], value, (part,))))
 
 
 def test_windows_of_no_steps() -> None:

@@ -287,7 +287,7 @@ def test_calibrate_run_reproduce(
         path.unlink()
     code, _ = command("run", "--preset", preset, "--arms", f"{arm},{arm}", "--out", out)
     assert code == 0
-    (path,) = out.iterdir()
+    (path,) = out.glob("*.json")
     first = parse(store.read_json(path))
     for planned in first.plan.arms:
         assert planned.calibration and len(planned.calibration.runs) == 1
@@ -297,7 +297,7 @@ def test_calibrate_run_reproduce(
     found = json.loads(printed[printed.index("{") : printed.rindex("}") + 1])
     assert found["receipt_digest"] == first.digest
     assert code == {"agree": 0, "disagree": 1, "not comparable": 2}[found["outcome"]]
-    (again,) = (tmp_path / "again").iterdir()
+    (again,) = (tmp_path / "again").glob("*.json")
     second = parse(store.read_json(again))
     assert second.plan.preset == first.plan.preset
     assert [arm.options for arm in second.plan.arms] == [arm.options for arm in first.plan.arms]

@@ -94,7 +94,10 @@ _Draw = Callable[[int], Figure]
 
 
 def ratio(receipt: Receipt) -> Picture | None:
-    """Estimate with its interval and every block's own ratio, against the margin; None without."""
+    """Estimate with its interval and every block's own ratio, against the margin; None without.
+
+    Far from 1 the interval is too small to be seen, so it is drawn once more with its own axis.
+    """
     estimate, margin = receipt.comparison.estimate, receipt.plan.margin
     middle = _usable(estimate.ratio)
     if middle is None:
@@ -106,41 +109,33 @@ def ratio(receipt: Receipt) -> Picture | None:
     ][:_MOST_POINTS]
     ends = [v for v in map(_usable, (estimate.low, estimate.high)) if v is not None]
     inside = (1 / (1 + margin), 1 + margin) if 0 < margin < 1 else (1.0, 1.0)
-    values = [value for _, _, value in found] + ends + [middle, *inside]
+    own = [value for _, _, value in found] + ends + [middle]
+    ranges = [(min(*own, *inside), max(*own, *inside))]
+    if math.log(max(own) / min(own)) < 0.15 * math.log(ranges[0][1] / ranges[0][0]):
+        ranges.append((min(own), max(own)))
 
     def draw(width: int) -> Figure:
-        figure, (axes,) = _figure(width, [104], left=16, right=16, top=34, bottom=46)
-        low, high = math.log(min(values)), math.log(max(values))
-        pad = max(0.06 * (high - low), 0.004)
-        axes.set_xscale("log")
-        axes.set_xlim(math.exp(low - pad), math.exp(high + pad))
-        axes.set_ylim(-0.9, 1.75)
-        axes.axvspan(*inside, color=_BAND, lw=0)
-        axes.axvline(1, color=_MUTED, lw=1)
-        for order, row in (("ABBA", 0.82), ("BAAB", 1.18)):
-            mine = [(value, suspect) for o, suspect, value in found if o == order]
-            for marked, style in ((False, _INK), (True, "none")):
-                xs = [value for value, suspect in mine if suspect == marked]
-                axes.plot(xs, [row] * len(xs), ls="none", marker="^" if order == "ABBA" else "v",
-                          ms=6, mfc=style, mec=_INK, mew=0.8, clip_on=False)  # fmt: skip
-        if len(ends) == 2:
-            axes.plot(ends, [0, 0], color=_INK, lw=3.5)
-        axes.plot([middle], [0], marker="o", ms=9, color=_INK)
-        centre = (math.log(middle) - (low - pad)) / (high - low + 2 * pad)
-        side = "left" if centre < 0.35 else "right" if centre > 0.65 else "center"
-        axes.text(min(max(centre, 0.0), 1.0), 0.19, f"{middle:.4g}", ha=side, va="center",
-                  fontweight="bold", transform=axes.transAxes)  # fmt: skip
-        axes.yaxis.set_major_locator(NullLocator())
-        axes.spines["left"].set_visible(False)
-        _ratio_ticks(axes)
-        axes.set_xlabel("time of A / time of B, log scale")
-        one = (0 - (low - pad)) / (high - low + 2 * pad)
-        if one > 0.3:
-            axes.text(one - 0.015, 1.04, "← A is faster", ha="right", color=_MUTED,
+        figure, panels = _figure(
+            width, [78] * len(ranges), left=16, right=16, top=26, bottom=46, gap=66
+        )
+        for axes, (low, high) in zip(panels, ranges, strict=True):
+            _ratio_axis(axes, low, high, inside)
+            for order, row in (("ABBA", 0.85), ("BAAB", 1.35)):
+                for hollow in (False, True):
+                    xs = [x for o, suspect, x in found if o == order and suspect == hollow]
+                    axes.plot(xs, [row] * len(xs), ls="none",
+                              marker="^" if order == "ABBA" else "v", ms=7, mec=_INK, mew=0.8,
+                              mfc="none" if hollow else _INK, clip_on=False)  # fmt: skip
+            if len(ends) == 2:
+                axes.plot(ends, [0, 0], color=_INK, lw=3.5, clip_on=False)
+            axes.plot([middle], [0], marker="o", ms=9, color=_INK, clip_on=False)
+            at = _along(axes, middle)
+            side = "left" if at < 0.35 else "right" if at > 0.65 else "center"
+            axes.text(at, 0.13, f"{middle:.4g}", ha=side, va="center", fontweight="bold",
                       transform=axes.transAxes)  # fmt: skip
-        if one < 0.7:
-            axes.text(one + 0.015, 1.04, "B is faster →", ha="left", color=_MUTED,
-                      transform=axes.transAxes)  # fmt: skip
+        panels[-1].set_xlabel("time of A / time of B, log scale")
+        for axes in panels[1:]:
+            axes.set_title("the same, enlarged")
         return figure
 
     words = (
@@ -148,6 +143,34 @@ def ratio(receipt: Receipt) -> Picture | None:
         f"of {len(found)} blocks and the margin of {margin:.0%} around 1."
     )
     return _picture("ratio", words, draw)
+
+
+def _ratio_axis(axes: Axes, low: float, high: float, inside: tuple[float, float]) -> None:
+    """A log scale from `low` to `high` with the margin, and which way is which."""
+    pad = max(0.06 * math.log(high / low), 0.002)
+    axes.set_xscale("log")
+    axes.set_xlim(low * math.exp(-pad), high * math.exp(pad))
+    axes.set_ylim(-0.95, 1.7)
+    axes.yaxis.set_major_locator(NullLocator())
+    axes.spines["left"].set_visible(False)
+    _ratio_ticks(axes)
+    one = _along(axes, 1.0)
+    if not 0 <= one <= 1:
+        return
+    axes.axvspan(*inside, color=_BAND, lw=0)
+    axes.axvline(1, color=_MUTED, lw=1)
+    if one > 0.3:
+        axes.text(one - 0.015, 1.04, "← A is faster", ha="right", color=_MUTED,
+                  transform=axes.transAxes)  # fmt: skip
+    if one < 0.7:
+        axes.text(one + 0.015, 1.04, "B is faster →", ha="left", color=_MUTED,
+                  transform=axes.transAxes)  # fmt: skip
+
+
+def _along(axes: Axes, value: float) -> float:
+    """Where a value lies on the log axis, 0 left to 1 right."""
+    low, high = axes.get_xlim()
+    return math.log(value / low) / math.log(high / low)
 
 
 def _ratio_ticks(axes: Axes) -> None:
@@ -182,7 +205,7 @@ def slots(receipt: Receipt) -> Picture | None:
             _block_bands(axes, bands, suspect)
             points = per_side[side]
             xs = _side_by_side(points)
-            axes.plot(xs, [ms for _, ms in points], ls="none", marker=_MARKER[side], ms=4,
+            axes.plot(xs, [ms for _, ms in points], ls="none", marker=_MARKER[side], ms=5,
                       mfc=_SIDE[side], mec="none", alpha=0.75)  # fmt: skip
             for index, level in _slot_medians(points):
                 axes.plot([index - 0.42, index + 0.42], [level] * 2, color=_INK, lw=1.6)
@@ -198,6 +221,7 @@ def slots(receipt: Receipt) -> Picture | None:
             for axes in panels:
                 axes.set_ylim(min(low for low, _ in ends), max(high for _, high in ends))
         panels[-1].set_xlabel("slot, in the order in which they ran")
+        panels[-1].xaxis.set_major_locator(MaxNLocator(8, integer=True))
         for axes in panels[:-1]:
             axes.tick_params(labelbottom=False)
         return figure
@@ -271,6 +295,7 @@ def losses(receipt: Receipt) -> Picture | None:
         return None
     apart = {side: _gaps(loss_errors(reference, receipt.slots, side)) for side in SIDES}
     drift = _gaps(loss_drift(receipt.slots))
+    lines = [*apart["A"], *apart["B"], *drift]
     band = _gaps(reference.band or ())
     limit = _loss_limit(receipt)
     longest = max(map(len, (*shown.values(), truth)))
@@ -290,7 +315,10 @@ def losses(receipt: Receipt) -> Picture | None:
             _line(below, apart[side], color=_SIDE[side], lw=1.5, ls=_LINE[side])
         _line(below, drift, color=_DRIFT, lw=1.5, ls=(0, (6, 2, 1, 2)))
         below.set_title("relative difference, log scale")
-        _log(below, [*apart["A"], *apart["B"], *drift, *band, limit or math.nan], width)
+        _log(below, [*lines, *band, limit or math.nan], width)
+        if not any(map(math.isfinite, lines)):
+            below.text(0.5, 0.5, "no difference at any step", ha="center", color=_MUTED,
+                       transform=below.transAxes)  # fmt: skip
         if limit:
             below.axhline(limit, color=_BAD, lw=1.2)
             below.text(0.995, limit, f"limit {limit:.0e}", ha="right", va="bottom", color=_MUTED,
@@ -459,12 +487,10 @@ def _linear(axes: Axes) -> None:
 
 
 def _log(axes: Axes, values: Iterable[float], width: int) -> None:
-    """A log scale around the values; without any, a sentence in their place."""
-    usable = [value for value in values if math.isfinite(value) and value > 0]
+    """A log scale around the values; no scale where there are none."""
+    usable = [value for value in values if math.isfinite(value)]
     if not usable:
         axes.set_axis_off()
-        axes.text(0.5, 0.5, "no difference at any step", ha="center", color=_MUTED,
-                  transform=axes.transAxes)  # fmt: skip
         return
     axes.set_yscale("log")
     axes.set_ylim(min(usable) / 3, max(usable) * 4)

@@ -16,7 +16,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from driver.receipt import Examination, from_the_faster_side
-from driver.records import ArmPlan, ArmSummary, Receipt, Roofline, Slot
+from driver.records import ArmPlan, ArmSummary, Gate, Receipt, Roofline, Slot
 from driver.report import figures
 from driver.report.historical import comparison_text
 from driver.report.profile import PROFILE_HEADINGS, profile_notes, profile_rows
@@ -76,6 +76,8 @@ def html(receipt: Receipt, check: Examination | None = None) -> str:
         curve_lines=curve_lines(receipt),
         profile_headings=PROFILE_HEADINGS,
         historical=comparison_text(receipt),
+        gates=sorted(receipt.gates, key=lambda gate: list(_FIRST).index(gate.status)),
+        gate_counts=_gate_counts(receipt.gates),
         commands=_commands(receipt),
     )
 
@@ -127,6 +129,20 @@ def _hero(receipt: Receipt) -> _Hero:
     interval = f"95% interval {low:.3g} to {high:.3g}" if low and high else "no interval"
     plural = "" if estimate.blocks == 1 else "s"
     return _Hero(f"{times}×", line, f"{interval}, {estimate.blocks} block{plural}")
+
+
+# What a reader looks for comes first, in words for a sentence.
+_FIRST = {
+    "fail": "failed",
+    "unknown": "could not be judged",
+    "pass": "passed",
+    "not-applicable": "do not apply",
+}
+
+
+def _gate_counts(gates: Sequence[Gate]) -> str:
+    counts = {status: sum(gate.status == status for gate in gates) for status in _FIRST}
+    return ", ".join(f"{counts[s]} {words}" for s, words in _FIRST.items() if counts[s]) or "none"
 
 
 def _commands(receipt: Receipt) -> Sequence[tuple[str, str]]:
@@ -203,8 +219,8 @@ def _shown(value: object) -> object:
 
 
 def _breaks(value: str) -> Markup:
-    """With places where a long word without spaces may break: after `+`, `,`, `/`, `:` and `_`."""
-    words = re.split(r"(?<=[+,/:_])", str(_shown(value)))
+    """With places where a long word without spaces may break: after `+`, `,`, `/` and `:`."""
+    words = re.split(r"(?<=[+,/:])", str(_shown(value)))
     return Markup("<wbr>").join(map(escape, words))
 
 
