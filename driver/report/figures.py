@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, TypeGuard
 from xml.etree import ElementTree
 
 import matplotlib as mpl
@@ -111,7 +111,8 @@ def ratio(receipt: Receipt) -> Picture | None:
     inside = (1 / (1 + margin), 1 + margin) if 0 < margin < 1 else (1.0, 1.0)
     own = [value for _, _, value in found] + ends + [middle]
     ranges = [(min(*own, *inside), max(*own, *inside))]
-    if math.log(max(own) / min(own)) < 0.15 * math.log(ranges[0][1] / ranges[0][0]):
+    spread = math.log(max(own) / min(own))
+    if 1e-4 < spread < 0.15 * math.log(ranges[0][1] / ranges[0][0]):
         ranges.append((min(own), max(own)))
 
     def draw(width: int) -> Figure:
@@ -177,6 +178,9 @@ def _ratio_ticks(axes: Axes) -> None:
     low, high = axes.get_xlim()
     locator = LogLocator(subs=(1, 2, 5)) if high / low > 8 else MaxNLocator(4)
     ticks = [tick for tick in locator.tick_values(low, high) if low <= tick <= high]
+    if low <= 1 <= high:  # always named, and by nothing close to it
+        least = 0.08 * math.log(high / low)
+        ticks = [1.0, *(tick for tick in ticks if abs(math.log(tick)) > least)]
     axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}"))
     axes.xaxis.set_minor_locator(NullLocator())
@@ -375,48 +379,56 @@ def _loss_notes(receipt: Receipt, curves: dict[Side, list[float]]) -> tuple[str,
 
 
 def profile(receipt: Receipt) -> Picture | None:
-    """Each operation's time in a step, the longest first; None where no arm has a profile."""
-    found: dict[Side, dict[str, float]] = {
-        arm.side: {op.op: op.ms for op in arm.profile.ops if 0 <= op.ms < _MOST}
+    """Each operation's share of a step, with its time; None where no arm has a profile.
+
+    Shares, since the arms' times may lie so far apart that one of them would not be seen.
+    """
+    found: dict[Side, dict[str, tuple[float, float]]] = {
+        arm.side: {op.op: (100 * op.share, op.ms) for op in arm.profile.ops if _is_share(op.share)}
         for arm in receipt.plan.arms
         if arm.profile
     }
-    times: dict[str, float] = {}
+    most: dict[str, float] = {}
     for ops in found.values():
-        for op, ms in ops.items():
-            times[op] = max(times.get(op, 0.0), ms)
-    names = sorted(times, key=lambda op: -times[op])[:_MOST_OPS]
-    if not names or not any(times.values()):
+        for op, (share, _) in ops.items():
+            most[op] = max(most.get(op, 0.0), share)
+    names = sorted(most, key=lambda op: -most[op])[:_MOST_OPS]
+    if not names or not any(most.values()):
         return None
     thick = 0.78 / len(found)
 
     def draw(width: int) -> Figure:
-        left = 148 if width == WIDE else 132
+        left = 152 if width == WIDE else 128
         rows = (15 * len(found) + 9) * len(names)
-        figure, (axes,) = _figure(width, [rows], left=left, right=64, top=8, bottom=44)
+        figure, (axes,) = _figure(width, [rows], left=left, right=66, top=8, bottom=44)
         for number, (side, ops) in enumerate(found.items()):
             ys = [row + (number - (len(found) - 1) / 2) * thick for row in range(len(names))]
-            xs = [ops.get(name, 0.0) for name in names]
-            axes.barh(ys, xs, height=thick * 0.92, color=_SIDE[side], lw=0)
+            axes.barh(ys, [ops.get(name, (0.0, 0.0))[0] for name in names], height=thick * 0.92,
+                      color=_SIDE[side], lw=0)  # fmt: skip
             for y, name in zip(ys, names, strict=True):
                 if name in ops:
-                    axes.annotate(f"{ops[name]:.3g}", (ops[name], y), (5, 0), va="center",
+                    share, ms = ops[name]
+                    axes.annotate(f"{ms:.3g} ms", (share, y), (5, 0), va="center",
                                   textcoords="offset points", fontsize=11)  # fmt: skip
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.set_yticks(range(len(names)), [_cut(name, 22 if width == WIDE else 18)
                                             for name in names])  # fmt: skip
         axes.tick_params(axis="y", length=0, labelcolor=_INK)
-        axes.xaxis.set_major_locator(MaxNLocator(4))
+        axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.grid(axis="x", lw=0.6)
         axes.set_axisbelow(True)
-        axes.set_xlabel("ms in one step")
+        axes.set_xlabel("% of one step")
         return figure
 
-    longest = ", ".join(f"{name} {times[name]:.3g} ms" for name in names[:3])
-    words = f"Time of each operation in a step; the longest are {longest}."
-    more = len(times) - len(names)
+    longest = ", ".join(f"{name} {most[name]:.0f}%" for name in names[:3])
+    words = f"Share of each operation in a step; the longest are {longest}."
+    more = len(most) - len(names)
     notes = (f"{more} shorter operations stand in the table only.",) if more else ()
     return _picture("profile", words, draw, notes)
+
+
+def _is_share(value: float | None) -> TypeGuard[float]:
+    return value is not None and 0 <= value < 100
 
 
 # --------------------------------------------------------------------------- roofline

@@ -28,6 +28,7 @@ from driver.report.words import (
     estimate_lines,
     faster_arm,
     first_known,
+    own_options,
     peak_gflops,
     quartiles_text,
     reached_gflops,
@@ -118,17 +119,23 @@ def _hero(receipt: Receipt) -> _Hero:
     if receipt.verdict.status == "failed" or found is None:
         return _Hero("no claim", "This run shows nothing about speed.", estimate.reason or "")
     fast, slow, times = found
-    one, other = f"{fast.side} {fast.name}", f"{slow.side} {slow.name}"
-    line = {
-        "faster": f"{one} trained {times} times as fast as {other}",
-        "slower": f"{one} trained {times} times as fast as {other}",
-        "equivalent": f"{one} and {other} take the same time within {receipt.plan.margin:.0%}",
-        "unsure": f"unsure whether {one} is faster than {other}",
-    }[estimate.word]
+    one, other = _named(receipt, fast), _named(receipt, slow)
     _, low, high = from_the_faster_side(estimate)
     interval = f"95% interval {low:.3g} to {high:.3g}" if low and high else "no interval"
-    plural = "" if estimate.blocks == 1 else "s"
-    return _Hero(f"{times}×", line, f"{interval}, {estimate.blocks} block{plural}")
+    basis = f"{interval}, {estimate.blocks} block{'' if estimate.blocks == 1 else 's'}"
+    if estimate.word == "unsure":
+        detail = f"{times} times as fast in the mean, {basis}"
+        return _Hero("unsure", f"whether {one} is faster than {other}", detail)
+    if estimate.word == "equivalent":
+        line = f"{one} and {other} take the same time within {receipt.plan.margin:.0%}"
+        return _Hero("the same", line, f"{times} times as fast in the mean, {basis}")
+    return _Hero(f"{times}×", f"{one} trained {times} times as fast as {other}", basis)
+
+
+def _named(receipt: Receipt, arm: ArmPlan) -> str:
+    """`B wasm`, with what sets it apart where the other arm has that name too and it is short."""
+    own = own_options(receipt.plan.arms)["AB".index(arm.side)]
+    return f"{arm.side} {arm.name}" + (f" ({own})" if 0 < len(own) <= 60 else "")
 
 
 # What a reader looks for comes first, in words for a sentence.

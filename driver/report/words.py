@@ -1,6 +1,6 @@
 """A receipt's findings in plain words, the same for every kind of report."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -171,6 +171,18 @@ def faster_arm(receipt: Receipt) -> tuple[ArmPlan, ArmPlan, str] | None:
     times, _, _ = from_the_faster_side(estimate)
     fast, slow = (b, a) if estimate.ratio >= 1 else (a, b)
     return fast, slow, f"{times:.3g}"
+
+
+def own_options(arms: Sequence[ArmPlan]) -> tuple[str, ...]:
+    """What sets two arms of the same name apart, `mm_da=naive` each; empty for other names."""
+    a, b = arms
+    if a.name != b.name:
+        return "", ""
+    sets = [set(arm.options.items()) for arm in (a, b)]
+    return tuple(
+        " ".join(f"{key}={value}" for key, value in sorted(mine - other))
+        for mine, other in ((sets[0], sets[1]), (sets[1], sets[0]))
+    )
 
 
 def longest_curve(slots: Iterable[Slot], side: Side) -> list[float]:
