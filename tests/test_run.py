@@ -15,14 +15,14 @@ from typing import Any
 import psutil
 import pytest
 
-from driver import cli, jobs, machine, presets, store, workbench
+from driver import cli, jobs, machine, presets, report, store, workbench
 from driver import run as run_module
 from driver.browser import session as browser_session
 from driver.errors import UsageError
 from driver.jobs import JobMaker
 from driver.layout import WEB
 from driver.plan import evaluator
-from driver.receipt import verify
+from driver.receipt import parse, verify
 from driver.server import JobServer, app
 
 RunPreset = Callable[..., tuple[int, list[dict[str, Any]], str]]
@@ -36,16 +36,18 @@ def run(
 ) -> RunPreset:
     """`driver run` in this process; gives the exit code, the receipts and what was printed.
 
-    Every receipt that comes out has to verify, whatever its verdict.
+    Every receipt that comes out has to verify, whatever its verdict, and its page lies beside it.
     """
 
     def go(*arguments: object, preset: object = preset) -> tuple[int, list[dict[str, Any]], str]:
         out = tmp_path / "receipts"
         code, printed, err = driver("run", "--preset", preset, "--out", out, *arguments)
         printed += err
-        found = [json.loads(path.read_text()) for path in sorted(out.glob("*.json"))]
-        for receipt in found:
+        paths = sorted(out.glob("*.json"))
+        found = [json.loads(path.read_text()) for path in paths]
+        for path, receipt in zip(paths, found, strict=True):
             assert verify(receipt, evaluator()) == ([], [])
+            assert path.with_suffix(".html").read_text() == report.html(parse(receipt))
         return code, found, printed
 
     return go
