@@ -218,7 +218,7 @@ def test_figures_have_words(name: str) -> None:
     pictures = [attrs for attrs in figures_of if attrs.get("role") == "img"]
     assert all(len(attrs["aria-label"] or "") > 30 for attrs in pictures)
     assert all("aria-hidden" in attrs for attrs in figures_of if "role" not in attrs)
-    assert (len(pictures) >= 4) == (name != "no slots")
+    assert (len(pictures) >= 6) == (name != "no slots")
 
 
 def test_the_same_receipt_gives_the_same_bytes() -> None:
