@@ -66,7 +66,8 @@ def report_command(
         bool, typer.Option("--html", help="As a page; without OUT beside the receipt.")
     ] = False,
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="As a summary for a CI job; without OUT printed.")
+        bool,
+        typer.Option("--markdown", "--md", help="As a summary for a CI job; without OUT printed."),
     ] = False,
     junit: Annotated[
         bool, typer.Option("--junit", help="As JUnit XML; without OUT beside the receipt.")

@@ -219,6 +219,7 @@ def slots(receipt: Receipt) -> Picture | None:
                               transform=axes.get_xaxis_transform(), clip_on=False)  # fmt: skip
             axes.set_xlim(first - 0.7, last + 0.7)
             axes.set_title(f"{side}, ms/step")
+            axes.margins(y=0.22 if suspect else 0.06)  # the word stands above the points
             _linear(axes)
         if close:
             ends = [axes.get_ylim() for axes in panels]
