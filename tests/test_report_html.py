@@ -111,6 +111,18 @@ def test_the_ratio_is_told_from_the_faster_side() -> None:
     assert "2× A wasm trained 2 times as fast as B webgpu 95% interval 1.25 to 2.5, 4 b" in text
 
 
+def test_unsure_is_no_figure() -> None:
+    """Where nothing is proved the large word says so, and the ratio is small print."""
+    text = Read(page_of("one block")).text
+    assert re.search(r"unsure whether B webgpu is faster than A wasm [\d.]+ times as fast in", text)
+    assert "no interval, 1 block " in text
+
+
+def test_arms_of_one_name_are_told_apart() -> None:
+    text = Read(page_of("null")).text
+    assert "B null (ms=20.0) trained 1.99 times as fast as A null (ms=40.0)" in text
+
+
 def test_a_failed_run_shows_no_ratio_as_a_claim() -> None:
     text = Read(page_of("failed")).text
     assert "no claim This run shows nothing about speed." in text
