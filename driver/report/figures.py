@@ -1,34 +1,43 @@
-"""A receipt's figures: SVG that stands inside a page of HTML.
-
-Drawn by matplotlib, with two changes afterwards. Colours become the page's CSS variables, so that a
-figure follows the page from light to dark. Text stays text in the page's own font: it scales, can
-be found and selected, and is a tenth of the size of outlines. Its widths are then not those that
-matplotlib knows, so no text is set against the edge of another.
-
-Every figure is drawn twice, for a wide page and for a phone, where the first one's text would
-be too small to read. The same receipt gives the same bytes: identifiers are salted with the
-figure's name, and nothing is dated.
+"""A receipt's figures: ratio, windows, losses, profile, roofline.
 
 Nothing that a stranger wrote is drawn but names of operations, whose letters the schema fixes.
 """
 
-import io
 import math
-import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from statistics import median
-from typing import Any, TypeGuard
-from xml.etree import ElementTree
+from typing import TypeGuard
 
-import matplotlib as mpl
-from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from driver.parity import SIDES, loss_drift, loss_errors
 from driver.records import Estimate, Receipt, Side, Slot
+from driver.report.drawing import (
+    BAD,
+    BAND,
+    DRIFT,
+    INK,
+    LINE,
+    MARKER,
+    MOST,
+    MOST_POINTS,
+    MUTED,
+    RULE,
+    SIDE,
+    WIDE,
+    Picture,
+    cut,
+    draw_curve,
+    finite,
+    gaps,
+    linear,
+    log_scale,
+    new_figure,
+    picture,
+    usable,
+)
 from driver.report.words import (
     interval_text,
     longest_curve,
@@ -36,59 +45,7 @@ from driver.report.words import (
     reached_gflops,
 )
 
-# Widths in CSS pixels; a figure is never shown wider than it was drawn, nor much narrower.
-WIDE, NARROW = 720, 330
-# Stand-ins that become variables of the page. Colours of the arms are Okabe and Ito's there.
-_INK, _MUTED, _RULE, _BAND = "#0a0a01", "#0a0a02", "#0a0a03", "#0a0a04"
-_DRIFT, _BAD = "#0a0a07", "#0a0a08"
-_SIDE: dict[Side, str] = {"A": "#0a0a05", "B": "#0a0a06"}
-_VARIABLES = {
-    _INK: "ink", _MUTED: "muted", _RULE: "rule", _BAND: "band", _SIDE["A"]: "a", _SIDE["B"]: "b",
-    _DRIFT: "drift", _BAD: "bad",
-}  # fmt: skip
-# Colour never stands alone: the arms differ in marker and in line as well.
-_MARKER: dict[Side, str] = {"A": "o", "B": "D"}
-_LINE: dict[Side, str | tuple[float, tuple[float, ...]]] = {"A": "-", "B": (0, (5, 2.5))}
-# What is beyond is no time, loss or rate of a run, and would leave nothing else to be seen.
-_LEAST, _MOST = 1e-9, 1e9
-_MOST_POINTS = 20_000
 _MOST_OPS = 24
-_STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "text.parse_math": False,
-    "font.size": 12,
-    "axes.edgecolor": _RULE,
-    "axes.labelcolor": _MUTED,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 12,
-    "axes.titlecolor": _MUTED,
-    "axes.titlelocation": "left",
-    "axes.titlepad": 9,
-    "axes.unicode_minus": False,
-    "text.color": _INK,
-    "xtick.color": _RULE,
-    "xtick.labelcolor": _MUTED,
-    "ytick.color": _RULE,
-    "ytick.labelcolor": _MUTED,
-    "grid.color": _RULE,
-    "lines.solid_capstyle": "round",
-}
-
-
-@dataclass(frozen=True)
-class Picture:
-    """One figure for both widths, and what it shows in words."""
-
-    name: str
-    alt: str
-    wide: Markup
-    narrow: Markup
-    notes: tuple[str, ...] = ()
-
-
-_Draw = Callable[[int], Figure]
-
 
 # --------------------------------------------------------------------------- the ratio
 
@@ -99,15 +56,15 @@ def ratio(receipt: Receipt) -> Picture | None:
     Far from 1 the interval is too small to be seen, so it is drawn once more with its own axis.
     """
     estimate, margin = receipt.comparison.estimate, receipt.plan.margin
-    middle = _usable(estimate.ratio)
+    middle = usable(estimate.ratio)
     if middle is None:
         return None
     found = [
         (block.order, bool(block.suspect), math.exp(block.log_ratio))
         for block in receipt.comparison.blocks
-        if block.log_ratio is not None and abs(block.log_ratio) < math.log(_MOST)
-    ][:_MOST_POINTS]
-    ends = [v for v in map(_usable, (estimate.low, estimate.high)) if v is not None]
+        if block.log_ratio is not None and abs(block.log_ratio) < math.log(MOST)
+    ][:MOST_POINTS]
+    ends = [v for v in map(usable, (estimate.low, estimate.high)) if v is not None]
     inside = (1 / (1 + margin), 1 + margin) if 0 < margin < 1 else (1.0, 1.0)
     own = [value for _, _, value in found] + ends + [middle]
     ranges = [(min(*own, *inside), max(*own, *inside))]
@@ -116,7 +73,7 @@ def ratio(receipt: Receipt) -> Picture | None:
         ranges.append((min(own), max(own)))
 
     def draw(width: int) -> Figure:
-        figure, panels = _figure(
+        figure, panels = new_figure(
             width, [78] * len(ranges), left=16, right=16, top=26, bottom=46, gap=66
         )
         for axes, (low, high) in zip(panels, ranges, strict=True):
@@ -125,11 +82,11 @@ def ratio(receipt: Receipt) -> Picture | None:
                 for hollow in (False, True):
                     xs = [x for o, suspect, x in found if o == order and suspect == hollow]
                     axes.plot(xs, [row] * len(xs), ls="none",
-                              marker="^" if order == "ABBA" else "v", ms=7, mec=_INK, mew=0.8,
-                              mfc="none" if hollow else _INK, clip_on=False)  # fmt: skip
+                              marker="^" if order == "ABBA" else "v", ms=7, mec=INK, mew=0.8,
+                              mfc="none" if hollow else INK, clip_on=False)  # fmt: skip
             if len(ends) == 2:
-                axes.plot(ends, [0, 0], color=_INK, lw=3.5, clip_on=False)
-            axes.plot([middle], [0], marker="o", ms=9, color=_INK, clip_on=False)
+                axes.plot(ends, [0, 0], color=INK, lw=3.5, clip_on=False)
+            axes.plot([middle], [0], marker="o", ms=9, color=INK, clip_on=False)
             at = _along(axes, middle)
             side = "left" if at < 0.35 else "right" if at > 0.65 else "center"
             axes.text(at, 0.13, f"{middle:.4g}", ha=side, va="center", fontweight="bold",
@@ -143,7 +100,7 @@ def ratio(receipt: Receipt) -> Picture | None:
         f"Time of A over time of B: {middle:.4g}, {_interval(estimate)}, beside the values "
         f"of {len(found)} blocks and the margin of {margin:.0%} around 1."
     )
-    return _picture("ratio", words, draw)
+    return picture("ratio", words, draw)
 
 
 def _ratio_axis(axes: Axes, low: float, high: float, inside: tuple[float, float]) -> None:
@@ -158,13 +115,13 @@ def _ratio_axis(axes: Axes, low: float, high: float, inside: tuple[float, float]
     one = _along(axes, 1.0)
     if not 0 <= one <= 1:
         return
-    axes.axvspan(*inside, color=_BAND, lw=0)
-    axes.axvline(1, color=_MUTED, lw=1)
+    axes.axvspan(*inside, color=BAND, lw=0)
+    axes.axvline(1, color=MUTED, lw=1)
     if one > 0.3:
-        axes.text(one - 0.015, 1.04, "← A is faster", ha="right", color=_MUTED,
+        axes.text(one - 0.015, 1.04, "← A is faster", ha="right", color=MUTED,
                   transform=axes.transAxes)  # fmt: skip
     if one < 0.7:
-        axes.text(one + 0.015, 1.04, "B is faster →", ha="left", color=_MUTED,
+        axes.text(one + 0.015, 1.04, "B is faster →", ha="left", color=MUTED,
                   transform=axes.transAxes)  # fmt: skip
 
 
@@ -196,31 +153,31 @@ def slots(receipt: Receipt) -> Picture | None:
     if not medians:
         return None
     suspect = {block.block for block in receipt.comparison.blocks if block.suspect}
-    bands = [(slot.index, slot.block) for slot in receipt.slots[:_MOST_POINTS]]
-    failed = {s.index for s in receipt.slots[:_MOST_POINTS] if s.status == "failed"}
+    bands = [(slot.index, slot.block) for slot in receipt.slots[:MOST_POINTS]]
+    failed = {s.index for s in receipt.slots[:MOST_POINTS] if s.status == "failed"}
     close = len(medians) == 2 and max(medians.values()) < 1.5 * min(medians.values())
     first, last = min(i for i, _ in bands), max(i for i, _ in bands)
 
     def draw(width: int) -> Figure:
-        figure, panels = _figure(
+        figure, panels = new_figure(
             width, [116] * len(medians), left=52, right=10, top=30, bottom=44, gap=38
         )
         for axes, side in zip(panels, medians, strict=True):
             _block_bands(axes, bands, suspect)
             points = per_side[side]
             xs = _side_by_side(points)
-            axes.plot(xs, [ms for _, ms in points], ls="none", marker=_MARKER[side], ms=5,
-                      mfc=_SIDE[side], mec="none", alpha=0.75)  # fmt: skip
+            axes.plot(xs, [ms for _, ms in points], ls="none", marker=MARKER[side], ms=5,
+                      mfc=SIDE[side], mec="none", alpha=0.75)  # fmt: skip
             for index, level in _slot_medians(points):
-                axes.plot([index - 0.42, index + 0.42], [level] * 2, color=_INK, lw=1.6)
+                axes.plot([index - 0.42, index + 0.42], [level] * 2, color=INK, lw=1.6)
             for index in failed:
                 if any(s.index == index and s.side == side for s in receipt.slots):
-                    axes.plot([index], [0.06], marker="x", ms=8, mew=2, color=_BAD,
+                    axes.plot([index], [0.06], marker="x", ms=8, mew=2, color=BAD,
                               transform=axes.get_xaxis_transform(), clip_on=False)  # fmt: skip
             axes.set_xlim(first - 0.7, last + 0.7)
             axes.set_title(f"{side}, ms/step")
             axes.margins(y=0.22 if suspect else 0.06)  # the word stands above the points
-            _linear(axes)
+            linear(axes)
         if close:
             ends = [axes.get_ylim() for axes in panels]
             for axes in panels:
@@ -238,7 +195,7 @@ def slots(receipt: Receipt) -> Picture | None:
     )
     undrawn = sum(len(slot.windows_ms) for slot in receipt.slots) - sum(map(len, per_side.values()))
     notes = (f"{undrawn} windows are not drawn: no usable time.",) if undrawn else ()
-    return _picture("slots", f"Time of every window in run order. {ranges}.", draw, notes)
+    return picture("slots", f"Time of every window in run order. {ranges}.", draw, notes)
 
 
 def _windows(found: Sequence[Slot], side: Side) -> list[tuple[int, float]]:
@@ -246,10 +203,10 @@ def _windows(found: Sequence[Slot], side: Side) -> list[tuple[int, float]]:
     points = [
         (slot.index, ms / max(1, slot.steps_per_window))
         for slot in found
-        if slot.side == side and slot.index < _MOST
+        if slot.side == side and slot.index < MOST
         for ms in slot.windows_ms
     ]
-    return [(index, ms) for index, ms in points if _usable(ms) is not None][:_MOST_POINTS]
+    return [(index, ms) for index, ms in points if usable(ms) is not None][:MOST_POINTS]
 
 
 def _side_by_side(points: Sequence[tuple[int, float]]) -> list[float]:
@@ -281,9 +238,9 @@ def _block_bands(axes: Axes, slots_of: Sequence[tuple[int, int]], suspect: set[i
     for number, (block, indices) in enumerate(by_block.items()):
         low, high = min(indices) - 0.5, max(indices) + 0.5
         if number % 2 == 0:
-            axes.axvspan(low, high, color=_BAND, lw=0, zorder=0)
+            axes.axvspan(low, high, color=BAND, lw=0, zorder=0)
         if block in suspect:
-            axes.text((low + high) / 2, 0.97, "suspect", ha="center", va="top", color=_MUTED,
+            axes.text((low + high) / 2, 0.97, "suspect", ha="center", va="top", color=MUTED,
                       transform=axes.get_xaxis_transform())  # fmt: skip
 
 
@@ -294,39 +251,39 @@ def losses(receipt: Receipt) -> Picture | None:
     """Curves of both arms and the reference, below them how far apart they are; None without."""
     reference = receipt.reference
     curves = {side: longest_curve(receipt.slots, side) for side in SIDES}
-    shown = {name: _finite(curve) for name, curve in curves.items()}
-    truth = _finite(reference.losses)
+    shown = {name: finite(curve) for name, curve in curves.items()}
+    truth = finite(reference.losses)
     if not any(any(map(math.isfinite, curve)) for curve in (*shown.values(), truth)):
         return None
-    apart = {side: _gaps(loss_errors(reference, receipt.slots, side)) for side in SIDES}
-    drift = _gaps(loss_drift(receipt.slots))
+    apart = {side: gaps(loss_errors(reference, receipt.slots, side)) for side in SIDES}
+    drift = gaps(loss_drift(receipt.slots))
     lines = [*apart["A"], *apart["B"], *drift]
-    band = _gaps(reference.band or ())
+    band = gaps(reference.band or ())
     limit = _loss_limit(receipt)
     longest = max(map(len, (*shown.values(), truth)))
 
     def draw(width: int) -> Figure:
-        figure, (top, below) = _figure(
+        figure, (top, below) = new_figure(
             width, [170, 170], left=56, right=12, top=30, bottom=44, gap=40
         )
-        _line(top, truth, color=_RULE, lw=6, ls="-")
+        draw_curve(top, truth, color=RULE, lw=6, ls="-")
         for side in SIDES:
-            _line(top, shown[side], color=_SIDE[side], lw=1.8, ls=_LINE[side])
+            draw_curve(top, shown[side], color=SIDE[side], lw=1.8, ls=LINE[side])
         top.set_title("loss, nats per byte")
-        _linear(top)
+        linear(top)
         top.tick_params(labelbottom=False)
-        _line(below, band, color=_MUTED, lw=1.2, ls=(0, (1, 2)))
+        draw_curve(below, band, color=MUTED, lw=1.2, ls=(0, (1, 2)))
         for side in SIDES:
-            _line(below, apart[side], color=_SIDE[side], lw=1.5, ls=_LINE[side])
-        _line(below, drift, color=_DRIFT, lw=1.5, ls=(0, (6, 2, 1, 2)))
+            draw_curve(below, apart[side], color=SIDE[side], lw=1.5, ls=LINE[side])
+        draw_curve(below, drift, color=DRIFT, lw=1.5, ls=(0, (6, 2, 1, 2)))
         below.set_title("relative difference, log scale")
-        _log(below, [*lines, *band, limit or math.nan], width)
+        log_scale(below, [*lines, *band, limit or math.nan], width)
         if not any(map(math.isfinite, lines)):
-            below.text(0.5, 0.5, "no difference at any step", ha="center", color=_MUTED,
+            below.text(0.5, 0.5, "no difference at any step", ha="center", color=MUTED,
                        transform=below.transAxes)  # fmt: skip
         if limit:
-            below.axhline(limit, color=_BAD, lw=1.2)
-            below.text(0.995, limit, f"limit {limit:.0e}", ha="right", va="bottom", color=_MUTED,
+            below.axhline(limit, color=BAD, lw=1.2)
+            below.text(0.995, limit, f"limit {limit:.0e}", ha="right", va="bottom", color=MUTED,
                        transform=below.get_yaxis_transform())  # fmt: skip
         for axes in (top, below):
             axes.set_xlim(0.5, max(2, longest) + 0.5)
@@ -349,7 +306,7 @@ def losses(receipt: Receipt) -> Picture | None:
         if (usable := [value for value in values if math.isfinite(value)])
     )
     words = f"Losses step by step: {last or 'none'}. Relative differences: {worst or 'none'}."
-    return _picture("losses", words, draw, _loss_notes(receipt, curves))
+    return picture("losses", words, draw, _loss_notes(receipt, curves))
 
 
 def _loss_limit(receipt: Receipt) -> float | None:
@@ -401,20 +358,20 @@ def profile(receipt: Receipt) -> Picture | None:
     def draw(width: int) -> Figure:
         left = 152 if width == WIDE else 128
         rows = (15 * len(found) + 9) * len(names)
-        figure, (axes,) = _figure(width, [rows], left=left, right=66, top=8, bottom=44)
+        figure, (axes,) = new_figure(width, [rows], left=left, right=66, top=8, bottom=44)
         for number, (side, ops) in enumerate(found.items()):
             ys = [row + (number - (len(found) - 1) / 2) * thick for row in range(len(names))]
             axes.barh(ys, [ops.get(name, (0.0, 0.0))[0] for name in names], height=thick * 0.92,
-                      color=_SIDE[side], lw=0)  # fmt: skip
+                      color=SIDE[side], lw=0)  # fmt: skip
             for y, name in zip(ys, names, strict=True):
                 if name in ops:
                     share, ms = ops[name]
                     axes.annotate(f"{ms:.3g} ms", (share, y), (5, 0), va="center",
                                   textcoords="offset points", fontsize=11)  # fmt: skip
         axes.set_ylim(len(names) - 0.5, -0.5)
-        axes.set_yticks(range(len(names)), [_cut(name, 22 if width == WIDE else 18)
+        axes.set_yticks(range(len(names)), [cut(name, 22 if width == WIDE else 18)
                                             for name in names])  # fmt: skip
-        axes.tick_params(axis="y", length=0, labelcolor=_INK)
+        axes.tick_params(axis="y", length=0, labelcolor=INK)
         axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.grid(axis="x", lw=0.6)
         axes.set_axisbelow(True)
@@ -425,7 +382,7 @@ def profile(receipt: Receipt) -> Picture | None:
     words = f"Share of each operation in a step; the longest are {longest}."
     more = len(most) - len(names)
     notes = (f"{more} shorter operations stand in the table only.",) if more else ()
-    return _picture("profile", words, draw, notes)
+    return picture("profile", words, draw, notes)
 
 
 def _is_share(value: float | None) -> TypeGuard[float]:
@@ -439,25 +396,25 @@ def roofline(receipt: Receipt) -> Picture | None:
     """What a step reaches beside what the arm's module could reach; None without a roofline."""
     rows: list[tuple[Side, float, float, list[float]]] = []
     for arm, summary in zip(receipt.plan.arms, receipt.comparison.arms, strict=True):
-        reached, peak = _usable(reached_gflops(receipt, summary)), _usable(peak_gflops(arm))
+        reached, peak = usable(reached_gflops(receipt, summary)), usable(peak_gflops(arm))
         if reached is not None and peak is not None and arm.roofline:
-            samples = [s for s in arm.roofline.all_gflops if _usable(s) is not None][:100]
+            samples = [s for s in arm.roofline.all_gflops if usable(s) is not None][:100]
             rows.append((arm.side, reached, peak, samples))
     if not rows:
         return None
 
     def draw(width: int) -> Figure:
-        figure, (axes,) = _figure(width, [54 * len(rows)], left=26, right=18, top=8, bottom=44)
+        figure, (axes,) = new_figure(width, [54 * len(rows)], left=26, right=18, top=8, bottom=44)
         for y, (side, reached, peak, samples) in enumerate(rows):
-            axes.barh(y, peak, height=0.42, color=_BAND, lw=0)
-            axes.barh(y, reached, height=0.42, color=_SIDE[side], lw=0)
-            axes.plot([peak, peak], [y - 0.3, y + 0.3], color=_INK, lw=2)
-            axes.plot(samples, [y + 0.36] * len(samples), ls="none", marker="|", ms=7, color=_MUTED)
+            axes.barh(y, peak, height=0.42, color=BAND, lw=0)
+            axes.barh(y, reached, height=0.42, color=SIDE[side], lw=0)
+            axes.plot([peak, peak], [y - 0.3, y + 0.3], color=INK, lw=2)
+            axes.plot(samples, [y + 0.36] * len(samples), ls="none", marker="|", ms=7, color=MUTED)
             axes.annotate(f"{reached / peak:.0%}", (reached, y), (6, 0), va="center",
                           textcoords="offset points", fontweight="bold")  # fmt: skip
         axes.set_ylim(len(rows) - 0.45, -0.55)
         axes.set_yticks(range(len(rows)), [side for side, *_ in rows])
-        axes.tick_params(axis="y", length=0, labelcolor=_INK)
+        axes.tick_params(axis="y", length=0, labelcolor=INK)
         axes.set_xlim(0, 1.04 * max(max([peak, reached, *s]) for _, reached, peak, s in rows))
         axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.set_xlabel("GFLOP/s, executed")
@@ -467,148 +424,9 @@ def roofline(receipt: Receipt) -> Picture | None:
         f"{side} reaches {reached:.3g} of {peak:.3g} GFLOP/s, {reached / peak:.0%}"
         for side, reached, peak, _ in rows
     )
-    return _picture("roofline", f"A step beside its roofline. {words}.", draw)
-
-
-# --------------------------------------------------------------------------- drawing
-
-
-def _figure(
-    width: int, heights: Sequence[int], *, left: int, right: int, top: int, bottom: int,
-    gap: int = 0,
-) -> tuple[Figure, list[Axes]]:  # fmt: skip
-    """Panels one below the other; everything in CSS pixels, which are this figure's points."""
-    height = top + sum(heights) + gap * (len(heights) - 1) + bottom
-    figure = Figure(figsize=(width / 72, height / 72), dpi=72)
-    figure.patch.set_visible(False)
-    panels, above = [], top
-    for own in heights:
-        box = (left / width, 1 - (above + own) / height, (width - left - right) / width,
-               own / height)  # fmt: skip
-        axes = figure.add_axes(box)
-        axes.patch.set_visible(False)
-        panels.append(axes)
-        above += own + gap
-    return figure, panels
-
-
-def _linear(axes: Axes) -> None:
-    axes.yaxis.set_major_locator(MaxNLocator(4))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.6g}"))
-    axes.grid(axis="y", lw=0.6)
-    axes.set_axisbelow(True)
-
-
-def _log(axes: Axes, values: Iterable[float], width: int) -> None:
-    """A log scale around the values; no scale where there are none."""
-    usable = [value for value in values if math.isfinite(value)]
-    if not usable:
-        axes.set_axis_off()
-        return
-    axes.set_yscale("log")
-    axes.set_ylim(min(usable) / 3, max(usable) * 4)
-    axes.yaxis.set_major_locator(LogLocator(numticks=6 if width == WIDE else 5))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0e}"))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.grid(axis="y", lw=0.6)
-
-
-def _line(
-    axes: Axes,
-    values: Sequence[float],
-    *,
-    color: str,
-    lw: float,
-    ls: str | tuple[float, tuple[float, ...]],
-) -> None:
-    """A curve over steps counted from 1; a single step is a dot, since a line has no length."""
-    alone = sum(map(math.isfinite, values)) == 1
-    axes.plot(range(1, len(values) + 1), values, color=color, lw=lw, ls=ls,
-              marker="o" if alone else None, ms=4)  # fmt: skip
-
-
-def _usable(value: float | None) -> float | None:
-    """A positive number of a size that can be drawn, else None."""
-    return value if value is not None and _LEAST < value < _MOST else None
-
-
-def _finite(values: Sequence[float]) -> list[float]:
-    """With gaps where a value is no number or beyond drawing."""
-    return [value if abs(value) < _MOST else math.nan for value in values]
-
-
-def _gaps(values: Sequence[float]) -> list[float]:
-    """The same for a log scale, which has no 0 either."""
-    return [value if 1e-18 < value < 1e6 else math.nan for value in values]
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
+    return picture("roofline", f"A step beside its roofline. {words}.", draw)
 
 
 def _interval(estimate: Estimate) -> str:
     words = interval_text(estimate)
     return f"95% interval {words}" if words else "no interval"
-
-
-# --------------------------------------------------------------------------- as part of a page
-
-
-def _picture(name: str, alt: str, draw: _Draw, notes: tuple[str, ...] = ()) -> Picture:
-    wide, narrow = (_inline(f"{name}-{width}", alt, draw, width) for width in (WIDE, NARROW))
-    return Picture(name, alt, wide, narrow, notes)
-
-
-def _inline(name: str, alt: str, draw: _Draw, width: int) -> Markup:
-    """The figure as an SVG element of HTML, without anything that refers to the outside."""
-    target = io.StringIO()
-    with mpl.rc_context():
-        mpl.rcdefaults()  # whatever a person's own style file says
-        mpl.rcParams.update({**_STYLE, "svg.hashsalt": name})
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        draw(width).savefig(target, format="svg", metadata=nothing)
-    root = ElementTree.fromstring(target.getvalue())
-    for element in list(root):
-        if element.tag.endswith("}metadata"):
-            root.remove(element)
-    used = set(re.findall(r"url\(#([^)]+)\)", target.getvalue()))
-    used |= set(re.findall(r'href="#([^"]+)"', target.getvalue()))
-    for element in root.iter():
-        _tidy(element, name, used)
-    box = root.get("viewBox", f"0 0 {width} 100")
-    root.attrib.clear()
-    root.attrib |= {"viewBox": box, "role": "img", "aria-label": alt}
-    return Markup(ElementTree.tostring(root, encoding="unicode"))
-
-
-def _tidy(element: ElementTree.Element, name: str, used: set[str]) -> None:
-    """Plain names, identifiers of this figure's own, the page's colours and font, short numbers."""
-    element.tag = element.tag.rpartition("}")[2]
-    for key, value in list(element.attrib.items()):
-        del element.attrib[key]
-        plain = key.rpartition("}")[2]
-        if plain == "id":
-            if value in used:
-                element.set("id", f"{name}-{value}")
-        elif plain == "href":
-            element.set("href", value.replace("#", f"#{name}-"))
-        elif plain in ("d", "transform", "points", "x", "y", "width", "height"):
-            element.set(plain, re.sub(r"-?\d+\.\d+", _short, value))
-        elif plain == "style":
-            element.set("style", _page_style(value))
-        else:
-            element.set(plain, value.replace("url(#", f"url(#{name}-"))
-
-
-def _short(number: re.Match[str]) -> str:
-    return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
-
-
-def _page_style(style: str) -> str:
-    """Without matplotlib's font, and with the page's variables for the stand-in colours."""
-    style = re.sub(r"font: (?:(bold) )?([\d.]+)px [^;]*", _font, style)
-    return re.sub(r"#0a0a0\d", lambda found: f"var(--{_VARIABLES[found[0]]})", style)
-
-
-def _font(found: re.Match[str]) -> str:
-    return f"font-size: {found[2]}px" + ("; font-weight: 600" if found[1] else "")
