@@ -10,6 +10,7 @@ import numpy as np
 from driver.arms import AUTO, GPU_TILES, TILE_OF, TILES, ArmSpec
 from driver.browser import BrowserSession
 from driver.draws import normals
+from driver.errors import SlotError
 from driver.jobs import NO_MODEL, JobMaker, kernel_op, open_op, roofline_op
 from driver.measure import JobOutcome, expect_result, run_job
 from driver.parity import product_error
@@ -164,8 +165,21 @@ def samples_of(detail: dict[str, object]) -> KernelSamples:
 
 
 def rates(flops: int, samples: KernelSamples) -> list[float]:
-    """Each sample in GFLOP/s."""
-    return [flops * samples.products_per_sample / ms / 1e6 for ms in samples.samples_ms]
+    """Each sample in GFLOP/s. Raises SlotError as `speeds` does."""
+    return speeds(flops * samples.products_per_sample, samples.samples_ms)
+
+
+def speeds(work: float, samples_ms: Sequence[float]) -> list[float]:
+    """Samples of `work` floating-point operations or bytes each, in 1e9/s.
+
+    Raises SlotError where a sample took no time.
+    """
+    if min(samples_ms) <= 0:
+        raise SlotError(
+            f"a sample took {min(samples_ms):g} ms by the page's clock, which is too coarse or was "
+            "set back meanwhile; run again"
+        )
+    return [work / ms / 1e6 for ms in samples_ms]
 
 
 def over_roofline(speeds: Sequence[float], tops: Sequence[float]) -> list[float]:

@@ -12,14 +12,14 @@ import pytest_asyncio
 from driver import layout, presets, report
 from driver.arms import TILE_OF, TILES, parse_arm, resolve
 from driver.browser import BrowserSession, find_browser
-from driver.errors import UsageError
+from driver.errors import SlotError, UsageError
 from driver.jobs import kernel_op
 from driver.kernels import parse_shapes
 from driver.kernels.products import checks, error_over_bound, judge, placed, timed
 from driver.records import Kernel, KernelReport, KernelSamples, Op, Product, UnevenFork
 from driver.server import JobServer
 from driver.tensors import F32, products
-from driver.workbench import Workbench, draw_inputs, over_roofline, rates
+from driver.workbench import Workbench, draw_inputs, over_roofline, rates, speeds
 
 FEATURES = {
     "cross_origin_isolated": True,
@@ -142,6 +142,17 @@ def test_samples_become_rates_and_shares() -> None:
     assert timed(row, "x", detail).samples == samples
     assert timed(row, "y", detail).status == "FAIL"
     assert timed(row, "x", None) == row
+
+
+@pytest.mark.parametrize("ms", [0.0, -0.1])
+def test_a_sample_that_took_no_time_is_no_division_by_zero(ms: float) -> None:
+    samples = KernelSamples(
+        threads=1, products_per_sample=10, samples_ms=[1.0, ms], roofline_gflops=[30, 50, 70]
+    )
+    with pytest.raises(SlotError, match=r"took -?0"):
+        rates(1_000_000, samples)
+    with pytest.raises(SlotError, match=r"took -?0"):
+        speeds(8.0, samples.samples_ms)
 
 
 # --------------------------------------------------------------------------- in Chromium

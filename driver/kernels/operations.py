@@ -20,6 +20,7 @@ from driver.kernels.entry import Entry, letters, read, updated, written
 from driver.kernels.timing import figures, refused
 from driver.parity import largest_ratio
 from driver.records import ModelConfig, Operand, Operation, OperationRow, OperationSamples
+from driver.workbench import speeds
 
 
 def _bias_sizes(config: ModelConfig) -> Sequence[Sizes]:
@@ -230,6 +231,7 @@ def timed(row: OperationRow, digest: str, detail: dict[str, Any]) -> OperationRo
     samples = OperationSamples.model_validate(
         {key: value for key, value in detail.items() if key in OperationSamples.model_fields}
     )
-    speeds = [row.work * samples.calls_per_sample / ms / 1e6 for ms in samples.samples_ms]
-    found = figures("rate", speeds, samples.roofline)
+    found = figures(
+        "rate", speeds(row.work * samples.calls_per_sample, samples.samples_ms), samples.roofline
+    )
     return row.model_copy(update=found | {"samples": samples})
