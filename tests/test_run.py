@@ -115,6 +115,10 @@ def test_webgpu_on_a_software_adapter(run: RunPreset) -> None:
     assert receipt["verdict"]["status"] == "unqualified"
     assert receipt["verdict"]["reasons"][0] == "software adapter"
     assert "unqualified: software adapter" in printed
+    # Names and speed agree; the speed is told too.
+    assert receipt["plan"]["arms"][1]["roofline"]["all_gflops"]
+    assert receipt["environment"]["cpu_roofline"]["all_gflops"]
+    assert "no more than a program on them" in receipt["environment"]["adapter_reasons"][-1]
     webgpu = next(slot for slot in receipt["slots"] if slot["side"] == "B")
     assert webgpu["ran"]["arm"] == "webgpu"
     assert webgpu["adapter"]

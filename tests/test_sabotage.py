@@ -540,6 +540,7 @@ export const adapter_facts = (adapter) => ({
 LYING_RENDERER = "ANGLE (NVIDIA, NVIDIA GeForce RTX 3080 (0x00002206), OpenGL 4.5)"
 
 
+@pytest.mark.slow
 def test_a_software_adapter_under_another_name(
     run_driver: RunPreset,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
