@@ -250,8 +250,8 @@ def poisoned(data: Any, poison: str, keep: tuple[str, ...] = ()) -> Any:
 
 # Words of the schema; anything else may hold what a stranger likes.
 WORDS = (
-    "format", "side", "order", "gate_class", "status", "word", "kind", "adapter_verdict",
-    "nonfinite", "order", "op", "clock",
+    "format", "side", "state", "order", "gate_class", "status", "word", "kind",
+    "adapter_verdict", "nonfinite", "order", "op", "clock",
 )  # fmt: skip
 
 

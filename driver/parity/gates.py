@@ -157,6 +157,8 @@ def judge(
     for gate in plan.gates:
         unknown: tuple[float | None, GateStatus, str] = (None, "unknown", "no such gate is known")
         measured, status, reason = outcomes.get(gate.name, unknown)
+        if status == "unknown" and gate.name[:-2] in _MAY_BE_UNKNOWN and not gate.may_be_unknown:
+            status = "not-applicable"  # as receipts were judged whose plan does not have the word
         gates.append(
             Gate(
                 name=gate.name, gate_class=gate.gate_class, limit=gate.limit, measured=measured,
