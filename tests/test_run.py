@@ -79,6 +79,8 @@ def test_wasm_against_wasm64(run: RunPreset) -> None:
     assert code == 0
     assert receipt["verdict"]["status"] == "unqualified"  # two blocks give no interval
     blocking = {n: g for n, g in gates(receipt).items() if g["gate_class"] == "blocking"}
+    # So few steps do not tell whether it learned more than frequencies.
+    assert {blocking.pop(f"beyond_unigrams.{side}")["status"] for side in "AB"} == {"unknown"}
     assert {g["status"] for g in blocking.values()} <= {"pass", "not-applicable"}, blocking
     for name in ("parity.grads", "parity.params", "curve.loss", "final.params", "repeat"):
         assert blocking[f"{name}.A"]["status"] == blocking[f"{name}.B"]["status"] == "pass"

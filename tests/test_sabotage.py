@@ -30,7 +30,7 @@ from driver.arms import OPTIONS
 from driver.browser import session
 from driver.jobs import JobMaker
 from driver.parity import gate_plans
-from driver.plan import SUSPECTS
+from driver.plan import SUSPECTS, evaluator
 from driver.receipt import derive, digest, examine
 from driver.records import Artifact, OthersCpu, Slot, SlotEvent, TensorError
 from driver.server import JobServer
@@ -574,10 +574,15 @@ def test_a_software_adapter_under_another_name(
 
 @pytest.mark.slow
 def test_another_module_is_served_than_configured(
-    run_driver: RunPreset,  # noqa: F811
+    driver: Callable[..., tuple[int, str, str]],
     monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    preset: Path,
 ) -> None:
-    """The page gets the module without relaxed SIMD under the name of the one with it."""
+    """The page gets the module without relaxed SIMD under the name of the one with it.
+
+    `driver verify` sees as well that the subject has no such file.
+    """
     real = JobMaker._assets_of
 
     def swapped(self: JobMaker, arm: Any) -> dict[str, str]:
@@ -585,10 +590,16 @@ def test_another_module_is_served_than_configured(
 
     monkeypatch.setattr(JobMaker, "_assets_of", swapped)
     arms = "wasm:threads=1+simd=relaxed+tile=4x8,wasm:threads=1+simd=relaxed+tile=4x8"
-    code, (receipt,), _ = run_driver("--arms", arms, "--budget", "5m")
+    code, _, _ = driver(
+        "run", "--preset", preset, "--out", tmp_path / "out", "--arms", arms, "--budget", "5m"
+    )
     assert code == 1
+    (path,) = (tmp_path / "out").glob("*.json")
+    receipt = json.loads(path.read_text())
     assert gates(receipt)["identity.A"]["status"] == "fail"
     assert "module_sha256" in gates(receipt)["identity.A"]["reason"]
+    faults = examine(receipt, evaluator()).faults
+    assert faults and all("of which subject/artifacts has no file" in fault for fault in faults)
 
 
 @pytest.mark.slow
