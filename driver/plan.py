@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from driver import __version__, layout, machine, store
+from driver import __version__, adapter, layout, machine, store
 from driver.arms import canonical
 from driver.calibration import calibration_key
 from driver.corpus import Corpus, unigram_entropy
@@ -202,6 +202,7 @@ def freeze(
         if shape.pilot
         else None,
         suspects=SUSPECTS,
+        adapter_rule=adapter.RULE,
         gates=gate_plans(purpose.require_hardware, reference, (a, b), workload.config.n_layer),
         reference_steps=len(reference.losses),
         budget_s=purpose.budget_s,
@@ -288,9 +289,7 @@ def _environment(
     state: machine.MachineState,
     others: OthersCpu,
 ) -> Environment:
-    uses_adapter = any(arm.name == "webgpu" for arm in plan.arms)
-    found = probed.adapter_verdict
-    return Environment(
+    environment = Environment(
         machine=facts.model_dump(mode="json"),
         load_before=state.model_dump(mode="json"),
         load_after=None,
@@ -298,8 +297,14 @@ def _environment(
         browser=probed.browser,
         page=probed.page,
         adapter=probed.adapter,
-        adapter_verdict=found.kind if uses_adapter else "not-applicable",
-        adapter_reasons=tuple(found.reasons) if uses_adapter else ("no arm uses an adapter",),
+        cpu_roofline=probed.cpu_roofline,
+        adapter_verdict="not-applicable",
+        adapter_reasons=("no arm uses an adapter",),
         features=probed.features,
         threads=probed.threads,
     )
+    if all(arm.name != "webgpu" for arm in plan.arms):
+        return environment
+    found = adapter.judge_run(plan, environment)
+    judged = {"adapter_verdict": found.kind, "adapter_reasons": found.reasons}
+    return environment.model_copy(update=judged)

@@ -9,8 +9,14 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from driver.adapter import AdapterVerdict, judge_page
-from driver.arms import TILE_OF, ArmSpec, canonical, chosen_text, resolve, with_choices
+from driver.arms import (
+    TILE_OF,
+    ArmSpec,
+    canonical,
+    chosen_text,
+    resolve,
+    with_choices,
+)
 from driver.aside import aside
 from driver.browser import BrowserSession
 from driver.errors import ArmError, SlotError, Unsupported, UsageError
@@ -40,7 +46,6 @@ from driver.records import (
     Progress,
     ReferenceFacts,
     Roofline,
-    Section,
     Side,
     StateRef,
     TeacherPoint,
@@ -50,13 +55,13 @@ from driver.records import (
 )
 from driver.schedule import ArmCost
 from driver.server import JobServer
-from driver.tensors import F32, flatten
-from driver.threads import choose_threads, wanted
+from driver.threads import all_cores, choose_threads, wanted
 from driver.variants import choose
 from driver.workbench import Workbench
 from driver.workload import (
     TEACHER_STEPS,
-    TeacherStates,
+    Lesson,
+    Teacher,
     Workload,
     forward_facts,
     forward_reason,
@@ -68,7 +73,6 @@ ESTIMATE_MS = 300.0
 PROFILE_WINDOW_MS = 100.0
 PROFILE_ROUNDS = 7
 PROFILE_SHARE = 0.1
-MOVING: tuple[Section, ...] = ("param", "m", "v")
 OnProgress = Callable[[Progress], None]
 
 
@@ -80,8 +84,8 @@ class Probed:
     features: dict[str, Any]
     page: dict[str, Any]
     adapter: dict[str, Any] | None
-    adapter_verdict: AdapterVerdict
     threads: ThreadChoice | None
+    cpu_roofline: Roofline | None
 
 
 @dataclass(frozen=True)
@@ -105,17 +109,20 @@ async def probe(
 ) -> Probed:
     """Asks a page, from inside a worker, what this browser can do. Raises SlotError.
 
-    Measures how many threads are worth having where one of the arms leaves that open.
+    Measures how many threads are worth having where one of the arms leaves that open, and what all
+    cores reach where one of them uses an adapter, to set it beside them.
     """
     job = Job(job="probe", program=(Op(op="probe"),))
     outcome = await run_job(session, server, job, deadline_s=60)
     if outcome.failure or outcome.result is None:
         raise SlotError(f"the probe page failed: {failed_because(outcome)}")
     features = outcome.result.ops[0].detail
-    threads, machine = None, machine_facts()
+    threads, cpu_roofline, machine = None, None, machine_facts()
     features["usable_threads"] = machine.cores_usable
+    bench = Workbench(session, server, 60)
+    if any(spec.name == "webgpu" for spec in specs):
+        cpu_roofline = await bench.roofline("roofline-cpu", all_cores(features, machine))
     if wanted(specs):
-        bench = Workbench(session, server, 60)
         threads = await choose_threads(bench, features, machine, machine_state().load_1min)
         features["usable_threads"] = threads.threads
     facts = session.facts.model_dump(mode="json")
@@ -126,8 +133,8 @@ async def probe(
         features=features,
         page=outcome.result.page.model_dump(mode="json"),
         adapter=webgpu if available else None,
-        adapter_verdict=judge_page(features, session.facts.gpu_devices),
         threads=threads,
+        cpu_roofline=cpu_roofline,
     )
 
 
@@ -154,7 +161,7 @@ class Preparation:
         self.deadline_s = deadline_s
         self.on_progress = on_progress
         self.profile = profile
-        self.teacher = TeacherStates(workload)
+        self.teacher = Teacher(workload)
         self.initial, _ = maker.state("initial", {"param": workload.flat})
         self.forward_reason = forward_reason(workload.config, available_bytes)
         self._forward: ReferenceFacts | None = None
@@ -164,7 +171,7 @@ class Preparation:
     @property
     def length(self) -> int:
         """Instructions of the parity job, for a progress bar."""
-        return 5 if self.forward_reason else 3 + 4 * len(TEACHER_STEPS)
+        return 5 if self.forward_reason else 3 + 4 * (len(TEACHER_STEPS) + 1)
 
     async def reference_step_s(self) -> float | None:
         """Time of one float64 reference step, in seconds; None where it takes none."""
@@ -174,8 +181,8 @@ class Preparation:
         return self.teacher.step_s
 
     async def _teach(self) -> None:
-        """The teacher states, computed once."""
-        if not self.teacher.steps:
+        """The teacher's states and steps, computed once."""
+        if not self.teacher.lessons:
             await aside(lambda go_on: self.teacher.compute(go_on=go_on))
 
     async def arm(self, side: Side, spec: ArmSpec) -> Prepared:
@@ -230,22 +237,20 @@ class Preparation:
         await self._teach()
         states: dict[str, StateRef] = {"initial": self.initial}
         program = [open_op()]
-        for t in TEACHER_STEPS:
-            if t:
-                kept = self.teacher.states[t]
-                flat: dict[Section, F32] = {
-                    kind: flatten(self.workload.config, kept[kind]) for kind in MOVING
-                }
-                states[f"t{t}"], _ = self.maker.state(f"t{t}", flat, t=t, at=t)
-                program.append(load_op(f"t{t}"))
-            program += [train_op(1, f"t{t}"), read_op("grad", f"grad.{t}")]
-            program.append(read_op("param", f"param.{t}"))
+        for index, lesson in enumerate(self.teacher.lessons):
+            label, t = lesson.label, lesson.t
+            if index:  # the first starts where opening leaves the arm
+                states[label], _ = self.maker.state(label, lesson.sections, t=t, at=t)
+                program.append(load_op(label))
+            program += [train_op(1, label), read_op("grad", f"grad.{label}")]
+            program.append(read_op("param", f"param.{label}"))
         program += [Op(op="reimport"), Op(op="readback", count=20)]
         tokens, _ = self.maker.tokens(self.workload.batches(max(TEACHER_STEPS) + 1))
         outcome = await self._run(f"prepare-{side}", arm, states, tokens, program)
         ops = outcome.ops
         points = tuple(
-            self._point(t, _labelled(ops, f"t{t}"), outcome.blobs) for t in TEACHER_STEPS
+            self._point(lesson, _labelled(ops, lesson.label), outcome.blobs)
+            for lesson in self.teacher.lessons
         )
         equal, reason = _round_trip(ops)
         parity = ArmParity(
@@ -357,8 +362,8 @@ class Preparation:
     def _too_slow(self, arm: ArmJob, outcome: JobOutcome) -> str:
         """The budget ended before the preparation did: how long the least run needs."""
         trains = [op.ms / op.steps for op in outcome.ops if op.ms and op.steps]
-        # The preparation takes 3 steps, the least run 2 slots of 2 steps; the other arm as much.
-        need_s = 2 * (8 * max(trains, default=self.deadline_s * 1000) / 1000 + 30)
+        # The preparation takes 4 steps, the least run 2 slots of 2 steps; the other arm as much.
+        need_s = 2 * (9 * max(trains, default=self.deadline_s * 1000) / 1000 + 30)
         seen = f", {max(trains):.0f} ms/step so far" if trains else ""
         return (
             f"a budget of {self.deadline_s:.0f} s is used up by the preparation of arm {arm.name} "
@@ -366,12 +371,15 @@ class Preparation:
             f"Use --budget {int(need_s) + 1}s or more, or a smaller preset"
         )
 
-    def _point(self, t: int, trained: OpResult, blobs: dict[str, bytearray]) -> TeacherPoint:
-        pupil, step = self.teacher.steps[t]
-        grads = self.maker.tensors_of(blobs[f"grad.{t}"])
-        params = self.maker.tensors_of(blobs[f"param.{t}"])
+    def _point(
+        self, lesson: Lesson, trained: OpResult, blobs: dict[str, bytearray]
+    ) -> TeacherPoint:
+        pupil, step = lesson.pupil, lesson.step
+        grads = self.maker.tensors_of(blobs[f"grad.{lesson.label}"])
+        params = self.maker.tensors_of(blobs[f"param.{lesson.label}"])
         return TeacherPoint(
-            t=t,
+            t=lesson.t,
+            state=lesson.kind,
             loss=trained.losses[0],
             reference_loss=step.loss,
             grad_norm=trained.grad_norms[0],

@@ -73,6 +73,7 @@ def request_for(
         seed=plan.seed,
         purpose=Purpose(
             blocks=len(plan.order),
+            auto=plan.auto is not None,  # its own pilot then says how many blocks
             budget_s=seconds,
             require_hardware=plan.require_hardware,
             question=f"Does receipt {receipt.digest[:12]} reproduce here?",

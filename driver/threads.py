@@ -11,7 +11,7 @@ from typing import Any
 from driver.arms import AUTO, ArmSpec, parse_arm, resolve, shares_memory
 from driver.jobs import threads_op
 from driver.machine import MachineFacts
-from driver.records import ThreadChoice, ThreadSamples
+from driver.records import ArmJob, ThreadChoice, ThreadSamples
 from driver.workbench import Workbench
 
 ROUNDS = 5
@@ -39,7 +39,6 @@ async def choose_threads(
     said = features.get("hardware_concurrency")
     concurrency = said if isinstance(said, int) and said > 0 else None
     counts = candidates(concurrency, facts.cores_usable)
-    spec = parse_arm(f"wasm:threads={counts[-1]}")
     if len(counts) == 1 or not shares_memory(features):
         alone = "one core is usable" if len(counts) == 1 else "the page has no shared memory"
         return ThreadChoice(
@@ -53,7 +52,7 @@ async def choose_threads(
     # out: engines compile a function well only once it has run for a while.
     program = [threads_op(counts[-1])]
     program += [threads_op(count) for _ in range(ROUNDS) for count in counts]
-    outcome = await bench.ask("threads", resolve(spec, dict(features)), program)
+    outcome = await bench.ask("threads", all_cores(features, facts), program)
     samples: dict[int, list[float]] = {count: [] for count in counts}
     for op in outcome.ops[2:]:
         samples[int(op.detail["threads"])].append(float(op.detail["gflops"]))
@@ -65,6 +64,12 @@ async def choose_threads(
         threads=threads,
         reason=reason,
     )
+
+
+def all_cores(features: Mapping[str, Any], facts: MachineFacts) -> ArmJob:
+    """The WASM arm on all usable cores, on one where the page has no shared memory."""
+    most = min(facts.cores_usable, MOST) if shares_memory(features) else 1
+    return resolve(parse_arm(f"wasm:threads={most}"), dict(features))
 
 
 def candidates(hardware_concurrency: int | None, cores_usable: int) -> tuple[int, ...]:

@@ -1,11 +1,12 @@
 """What every arm trains, and what the reference makes of it: a curve, or less."""
 
 import hashlib
+import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +15,18 @@ from driver import presets
 from driver.corpus import Corpus, batches
 from driver.jobs import read_refusal, state_echo
 from driver.presets import Preset
-from driver.records import ModelConfig, ReferenceFacts
-from driver.reference import Reference, Tensors, loss_only
+from driver.records import ModelConfig, ReferenceFacts, Section
+from driver.reference import Reference, StepResult, Tensors, loss_only
 from driver.replicas import REPLICAS, band
-from driver.tensors import F32, State, initial_flat, unflatten
+from driver.tensors import F32, State, flatten, initial_flat, unflatten
 
 # Steps after which an arm takes one step from the reference's state.
 TEACHER_STEPS = (0, 1, 4)
+# And one step from the initial state with what follows a layer norm widened, so that its outputs
+# deviate by this much: at initial weights GELU's inputs lie so near 0, and scores so near each
+# other, that another formula there moves a gradient by less than float32 may. With these the
+# float32 replicas deviate by at most 1e-6 at all presets' shapes, a tanh GELU by at least 3e-4.
+SPREAD = {"mlp.w1": 2.0, "attn.wqkv": 1.0}
 
 
 @dataclass(frozen=True)
@@ -51,8 +57,20 @@ class Workload:
         return batches(self.corpus, self.config, steps, self.seed, self.preset.offsets)
 
 
+@dataclass(frozen=True)
+class Lesson:
+    """A state, in float32, from which an arm takes one step, and the reference's step from it."""
+
+    label: str
+    kind: Literal["curve", "wide"]
+    t: int
+    sections: dict[Section, F32]  # flat; without moments these are 0
+    pupil: Reference
+    step: StepResult
+
+
 @dataclass
-class TeacherStates:
+class Teacher:
     """The reference's own states at the teacher points, and its step from each, in float64.
 
     Each state is rounded to float32 before the reference takes its step, so that an arm starts from
@@ -60,8 +78,7 @@ class TeacherStates:
     """
 
     workload: Workload
-    states: dict[int, dict[str, Any]] = field(default_factory=dict)
-    steps: dict[int, tuple[Reference, Any]] = field(default_factory=dict)
+    lessons: tuple[Lesson, ...] = ()
     step_s: float = 0.0
 
     def compute(
@@ -69,29 +86,58 @@ class TeacherStates:
     ) -> None:
         """Runs the reference up to the last point; `step_s` is the time of one of its steps.
 
-        `go_on` is called after every step of the walk and may raise, which leaves nothing of use.
+        `go_on` is called after every step and may raise, which leaves nothing of use.
         """
         w = self.workload
         tokens = w.batches(max(at) + 1)
-        walker, spent = Reference(w.config, w.state), []
+        walker, spent, lessons = Reference(w.config, w.state), [], []
         for index in range(max(at) + 1):
             if index in at:
-                rounded = {
-                    kind: {name: a.astype(np.float32) for name, a in getattr(walker, key).items()}
-                    for kind, key in (("param", "params"), ("m", "m"), ("v", "v"))
+                kept: dict[Section, Tensors] = {
+                    "param": walker.params,
+                    "m": walker.m,
+                    "v": walker.v,
                 }
-                self.states[index] = rounded
-                pupil = Reference(w.config, rounded["param"])
-                pupil.t = index
-                for kind in ("m", "v"):
-                    moments = {n: a.astype(np.float64) for n, a in rounded[kind].items()}
-                    setattr(pupil, kind, moments)
-                self.steps[index] = (pupil, pupil.step(tokens[index]))
+                lessons.append(self._lesson(f"t{index}", "curve", index, kept, tokens[index]))
             began = time.perf_counter()
             walker.step(tokens[index])
             spent.append(time.perf_counter() - began)
             go_on()
+        lessons.append(self._lesson("wide", "wide", 0, {"param": widened(w.state)}, tokens[0]))
+        go_on()
+        self.lessons = tuple(lessons)
         self.step_s = median(spent)
+
+    def _lesson(
+        self,
+        label: str,
+        kind: Literal["curve", "wide"],
+        t: int,
+        state: dict[Section, Tensors],
+        tokens: NDArray[np.int32],
+    ) -> Lesson:
+        config = self.workload.config
+        sections: dict[Section, F32] = {what: flatten(config, x) for what, x in state.items()}
+        given = {what: unflatten(config, flat) for what, flat in sections.items()}
+        pupil = Reference(config, given["param"])
+        pupil.t = t
+        if "m" in given:
+            pupil.m, pupil.v = (
+                {name: a.astype(np.float64) for name, a in given[what].items()}
+                for what in ("m", "v")
+            )
+        return Lesson(label, kind, t, sections, pupil, pupil.step(tokens))
+
+
+def widened(state: State) -> State:
+    """The state with the matrices of `SPREAD` scaled, outputs of rows of unit variance in mind."""
+    found = dict(state)
+    for name, weights in state.items():
+        for ending, spread in SPREAD.items():
+            if name.endswith(ending):
+                rms = math.sqrt(float(np.mean(weights.astype(np.float64) ** 2)))
+                found[name] = weights * np.float32(spread / (rms * math.sqrt(weights.shape[0])))
+    return found
 
 
 def reference_curve(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from driver import adapter as adapters
 from driver.parity import gate_plans
 from driver.profile import profile_of
 from driver.receipt import assemble, frozen
@@ -59,6 +60,16 @@ PROFILE = ProfileSamples.model_validate({
         {"op": "adamw", "calls": 1, "windows_ms": [10.0, 10.5, 11.0, 9.5]},
     ],
 })  # fmt: skip
+
+CPU_ROOFLINE = ROOFLINE.model_copy(update={"all_gflops": [78.0, 80.0]})
+GPU_ROOFLINES = {
+    kind: Roofline(
+        flavour="fma of vec4f in WGSL", threads=1, chains=32, bandwidth_buffer_bytes=3 << 26,
+        core_gflops=[], all_gflops=[gflops, 0.9 * gflops], bandwidth_core_gbs=[],
+        bandwidth_all_gbs=[gbs, 0.9 * gbs],
+    )
+    for kind, gflops, gbs in (("hardware", 9e3, 400.0), ("software", 9.4, 2.1))
+}  # fmt: skip
 
 HARDWARE = {
     "available": True, "vendor": "nvidia", "architecture": "turing", "device": "",
@@ -143,17 +154,34 @@ def parts(
         parity=(_parity(arms[0], len(slots)), _parity(arms[1], len(slots))),
         slots=tuple(slots),
     )
-    return on_software(built) if uses_adapter and adapter == "software" else built
+    if uses_adapter:
+        return on_software(built) if adapter == "software" else judged(built)
+    return built
 
 
 def on_software(built: Parts) -> Parts:
     """The same run on a software adapter."""
-    environment = _environment("software")
+    built = at_speed(built, GPU_ROOFLINES["software"])
     slots = tuple(
         slot.model_copy(update={"adapter": SOFTWARE}) if slot.adapter else slot
         for slot in built.slots
     )
-    return replace(built, environment=environment, slots=slots)
+    return judged(replace(built, environment=_environment("software"), slots=slots))
+
+
+def at_speed(built: Parts, roofline: Roofline | None) -> Parts:
+    """The same run on an adapter that is as fast as that."""
+    arms = tuple(
+        arm.model_copy(update={"roofline": roofline}) if arm.name == "webgpu" else arm
+        for arm in built.plan.arms
+    )
+    return built.with_plan(arms=arms)
+
+
+def judged(built: Parts) -> Parts:
+    """With the adapter's verdict that the raw data give."""
+    found = adapters.judge_run(built.plan, built.environment)
+    return built.with_environment(adapter_verdict=found.kind, adapter_reasons=found.reasons)
 
 
 def failed_slot(built: Parts, index: int = 2) -> Parts:
@@ -222,8 +250,8 @@ def poisoned(data: Any, poison: str, keep: tuple[str, ...] = ()) -> Any:
 
 # Words of the schema; anything else may hold what a stranger likes.
 WORDS = (
-    "format", "side", "order", "gate_class", "status", "word", "kind", "adapter_verdict",
-    "nonfinite", "order", "op", "clock",
+    "format", "side", "state", "order", "gate_class", "status", "word", "kind",
+    "adapter_verdict", "nonfinite", "order", "op", "clock",
 )  # fmt: skip
 
 
@@ -264,7 +292,8 @@ def _arm(side: Side, name: str) -> ArmPlan:
         canonical=f"{name}:" + "+".join(f"{key}={options[key]}" for key in sorted(options)),
         options=options, expected=expected, warmup_steps=WARMUP, windows=WINDOWS,
         steps_per_window=STEPS_PER_WINDOW, estimated_step_ms=MS[side] / STEPS_PER_WINDOW,
-        readback_ms=0.05, roofline=ROOFLINE if is_wasm else None,
+        readback_ms=0.05,
+        roofline=ROOFLINE if is_wasm else GPU_ROOFLINES["hardware"] if name == "webgpu" else None,
         profile=profile_of(PROFILE, CONFIG) if is_wasm else None,
         profile_reason=None if is_wasm else "not measured on this arm yet",
     )  # fmt: skip
@@ -281,8 +310,8 @@ def _plan(arms: tuple[ArmPlan, ArmPlan], blocks: int, require_hardware: bool) ->
         ),
         state_sha256="5a" * 32, tokens_sha256="70" * 32, arms=arms,
         order=block_orders(blocks, 11), gates=gate_plans(require_hardware, _reference()),
-        reference_steps=STEPS, budget_s=600.0, estimated_s=12.5, reductions=("blocks 6 → 4",),
-        budget_rule=BUDGET_RULE, stop_rule="all planned blocks run",
+        adapter_rule=adapters.RULE, reference_steps=STEPS, budget_s=600.0, estimated_s=12.5,
+        reductions=("blocks 6 → 4",), budget_rule=BUDGET_RULE, stop_rule="all planned blocks run",
         allowed_decisions=("faster", "slower", "equivalent", "unsure", "failed"), margin=0.02,
         require_hardware=require_hardware, evaluator=EVALUATOR,
     )  # fmt: skip
@@ -310,9 +339,9 @@ def _environment(adapter: str) -> Environment:
                  "gpu_devices": _GPU_DEVICES.get(adapter, [])},
         page={"cross_origin_isolated": True, "timer_step_ms": 0.005},
         adapter=facts,
+        cpu_roofline=CPU_ROOFLINE if facts else None,
         adapter_verdict=adapter,  # type: ignore[arg-type]
-        adapter_reasons=(f"the adapter's vendor is {facts['vendor']!r}",) if facts else
-        ("no arm uses an adapter",),
+        adapter_reasons=("no arm uses an adapter",),
         features={"wasm": {"simd128": True}, "webgl_renderer": None},
     )  # fmt: skip
 
@@ -335,10 +364,10 @@ def _parity(arm: ArmPlan, slots: int) -> ArmParity:
     losses = _reference().losses
     points = tuple(
         TeacherPoint(
-            t=t, loss=losses[t], reference_loss=losses[t], grad_norm=2.0, reference_grad_norm=2.0,
-            grads=errors, params=errors, key_bias_ratio=2e-8,
+            t=t, state=state, loss=losses[t], reference_loss=losses[t], grad_norm=2.0,
+            reference_grad_norm=2.0, grads=errors, params=errors, key_bias_ratio=2e-8,
         )
-        for t in (0, 1, 4)
+        for t, state in ((0, "curve"), (1, "curve"), (4, "curve"), (0, "wide"))
     )  # fmt: skip
     return ArmParity(
         side=arm.side, applicable=True, points=points, export_equal=True, final_slot=slots - 1,

@@ -7,7 +7,7 @@ import pytest
 
 from driver import corpus, presets
 from driver.aside import GoOn, Unwanted, aside
-from driver.workload import TeacherStates, Workload, reference_curve, with_band
+from driver.workload import Teacher, Workload, reference_curve, with_band
 
 
 async def test_what_it_gives() -> None:
@@ -65,7 +65,7 @@ def test_training_asks_after_every_step() -> None:
         with_band(workload, reference, 2, lambda _: go_on())
     assert seen == [1, 2, 3]
     seen, go_on = stopped_at(2)
-    teacher = TeacherStates(workload)
+    teacher = Teacher(workload)
     with pytest.raises(Unwanted):
         teacher.compute(go_on=go_on)
     assert seen == [1, 2]

@@ -1,13 +1,15 @@
 """Facts about the machine, the verdict on its adapter, and the doctor's report."""
 
+import math
 import sys
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from receipts import CPU_ROOFLINE, GPU_ROOFLINES
 
-from driver.adapter import AdapterSignals, judge
+from driver.adapter import RULE, AdapterSignals, AdapterSpeed, judge, speed_of
 from driver.browser import BrowserChoice, find_browser
 from driver.doctor import examine
 from driver.machine import (
@@ -22,7 +24,7 @@ from driver.machine import (
     parse_pmset,
     warnings,
 )
-from driver.records import OthersCpu
+from driver.records import OthersCpu, Roofline
 
 # --------------------------------------------------------------------------- the machine
 
@@ -273,6 +275,90 @@ def test_verdicts(
     verdict = judge(signals)
     assert verdict.kind == kind, verdict
     assert words in "; ".join(verdict.reasons)
+
+
+GPU = GPU_ROOFLINES["hardware"]
+
+
+def slowed(gflops: Any = None, gbs: Any = None) -> Roofline:
+    """A GPU that reaches this instead."""
+    changes = {"all_gflops": gflops, "bandwidth_all_gbs": gbs}
+    return GPU.model_copy(update={key: [value] for key, value in changes.items() if value})
+
+
+# The cores reach 80 GFLOP/s and 16 GB/s.
+@pytest.mark.parametrize(
+    ("adapter", "cpu", "cores", "kind"),
+    [
+        ([GPU], CPU_ROOFLINE, 2, "hardware"),
+        ([slowed(641.0, 5.0)], CPU_ROOFLINE, 2, "hardware"),
+        ([slowed(640.0, 48.0)], CPU_ROOFLINE, 2, None),
+        ([slowed(79.0, 48.1)], CPU_ROOFLINE, 2, "hardware"),
+        ([slowed(81.0, 48.0)], CPU_ROOFLINE, 2, None),
+        ([slowed(80.0, 48.0)], CPU_ROOFLINE, 2, "software"),
+        ([GPU_ROOFLINES["software"]], CPU_ROOFLINE, 2, "software"),
+        # The slower of two measurements counts.
+        ([GPU, GPU_ROOFLINES["software"]], CPU_ROOFLINE, 2, "software"),
+        ([GPU, None], CPU_ROOFLINE, 2, "hardware"),
+        # Two threads were measured; 256 cores would reach 10240 GFLOP/s and 2048 GB/s.
+        ([GPU], CPU_ROOFLINE, 256, "software"),
+        ([GPU], CPU_ROOFLINE, None, "hardware"),
+        ([GPU], CPU_ROOFLINE, -5, "hardware"),
+        ([GPU], CPU_ROOFLINE, "256", "hardware"),
+        ([GPU], CPU_ROOFLINE, 10**30, "hardware"),
+        ([GPU], CPU_ROOFLINE, True, "hardware"),
+        # What is not measured, or no number.
+        ([], CPU_ROOFLINE, 2, "unmeasured"),
+        ([None], CPU_ROOFLINE, 2, "unmeasured"),
+        ([GPU], None, 2, "unmeasured"),
+        ([slowed(math.nan)], CPU_ROOFLINE, 2, "unmeasured"),
+        ([slowed(math.inf)], CPU_ROOFLINE, 2, "unmeasured"),
+        ([slowed(-9e3)], CPU_ROOFLINE, 2, "unmeasured"),
+        ([slowed(gbs=math.inf)], CPU_ROOFLINE, 2, "unmeasured"),
+        ([GPU.model_copy(update={"all_gflops": []})], CPU_ROOFLINE, 2, "unmeasured"),
+        (
+            [GPU],
+            CPU_ROOFLINE.model_copy(update={"core_gflops": [0.0], "all_gflops": [math.nan]}),
+            2,
+            "unmeasured",
+        ),
+    ],
+)
+def test_speeds(
+    adapter: list[Roofline | None], cpu: Roofline | None, cores: Any, kind: str | None
+) -> None:
+    speed = speed_of(adapter, cpu, cores, RULE)
+    assert speed.kind == kind, speed.reason
+
+
+@pytest.mark.parametrize(
+    ("names", "speed", "kind"),
+    [
+        ("hardware", "hardware", "hardware"),
+        ("hardware", None, "hardware"),
+        ("hardware", "software", "unknown"),
+        ("hardware", "unmeasured", "unknown"),
+        ("software", "hardware", "unknown"),
+        ("software", None, "software"),
+        ("software", "software", "software"),
+        ("software", "unmeasured", "software"),
+        ("unknown", "hardware", "unknown"),
+        ("unknown", "software", "unknown"),
+    ],
+)
+def test_names_and_speed(names: str, speed: Any, kind: str) -> None:
+    """Speed takes a word away, and never gives the better one."""
+    signals = {
+        "hardware": AdapterSignals(webgpu=NVIDIA, gpu_devices=(NVIDIA_PCI,)),
+        "software": AdapterSignals(webgpu=NVIDIA | {"is_fallback": True}),
+        "unknown": AdapterSignals(webgpu=NVIDIA),
+    }[names]
+    assert judge(signals).kind == names
+    verdict = judge(signals, AdapterSpeed(kind=speed, reason="it is this fast"))
+    assert verdict.kind == kind
+    assert "it is this fast" in "; ".join(verdict.reasons)
+    if kind == "unknown" and names != "unknown":
+        assert verdict.reasons[0] == f"its names say {names}, but it is this fast"
 
 
 @pytest.mark.parametrize("missing", ["webgpu", "gpu_devices", "webgl_renderer"])

@@ -258,7 +258,16 @@ def with_error(which: int, kind: str, value: float) -> Parts:
         return GOOD.with_parity(which, final_params=found.final_params | wrong)
     point = found.points[1]
     point = point.model_copy(update={kind: getattr(point, kind) | wrong})
-    return GOOD.with_parity(which, points=(found.points[0], point, found.points[2]))
+    return GOOD.with_parity(which, points=(found.points[0], point, *found.points[2:]))
+
+
+def with_wide_error(which: int, value: float) -> Parts:
+    """One gradient from the widened weights is off by `value`."""
+    *points, wide = GOOD.parity[which].points
+    assert wide.state == "wide"
+    error = TensorError(rel_l2=value, cosine=None, worst_scaled=value)
+    wide = wide.model_copy(update={"grads": wide.grads | {"wpe": error}})
+    return GOOD.with_parity(which, points=(*points, wide))
 
 
 def with_key_bias(which: int, value: float) -> Parts:
@@ -358,6 +367,11 @@ CASES: list[Case] = [
     ("parity.grads.B", "fail", lambda: with_error(1, "grads", math.inf)),
     ("parity.grads.B", "fail", lambda: with_error(1, "grads", NAN)),
     ("parity.grads.A", "unknown", lambda: GOOD.with_parity(0, points=())),
+    ("parity.wide.A", "pass", lambda: with_wide_error(0, 2e-5)),
+    ("parity.wide.A", "fail", lambda: with_wide_error(0, 2.01e-5)),
+    ("parity.wide.B", "fail", lambda: with_wide_error(1, NAN)),
+    ("parity.wide.B", "unknown", lambda: GOOD.with_parity(1, points=GOOD.parity[1].points[:3])),
+    ("parity.grads.A", "pass", lambda: with_wide_error(0, 2.01e-5)),
     ("parity.params.A", "pass", lambda: with_error(0, "params", 5e-5)),
     ("parity.params.A", "fail", lambda: with_error(0, "params", 5.01e-5)),
     ("parity.params.B", "fail", lambda: with_error(1, "params", NAN)),
@@ -396,7 +410,8 @@ CASES: list[Case] = [
     ("beyond_unigrams.A", "pass", lambda: with_entropy(1.45)),
     ("beyond_unigrams.B", "fail", lambda: with_entropy(1.45, "B", 1.5)),
     ("beyond_unigrams.B", "fail", lambda: with_entropy(1.45, "B", NAN)),
-    ("beyond_unigrams.A", "not-applicable", lambda: with_entropy(1.38)),
+    ("beyond_unigrams.A", "unknown", lambda: with_entropy(1.38)),
+    ("beyond_unigrams.B", "unknown", lambda: replace(GOOD, slots=())),
     ("finite.A", "fail", lambda: GOOD.with_slot(A, upload_ms=NAN)),
     ("finite.B", "fail", lambda: GOOD.with_slot(B, sentinel_ms=[NAN])),
     ("final.params.A", "pass", lambda: with_error(0, "final_params", 5e-5)),
@@ -490,9 +505,20 @@ def test_gate(name: str, status: str, run: Callable[[], Parts]) -> None:
         named = any(reason.startswith(name) for reason in verdict.reasons)
         assert named or hidden or name == "adapter"
     if status == "unknown":
-        assert verdict.status != "qualified"
+        assert verdict.status != "qualified" or name.startswith("beyond_unigrams")
     if gate.gate_class == "blocking" and status == "fail":
         assert verdict.headline.startswith("No claim")
+
+
+def test_a_run_too_short_for_unigrams_is_qualified_by_what_it_shows() -> None:
+    """Whether it learned beyond single bytes stays open; whether it learned at all does not."""
+    gates, verdict = judged(with_entropy(1.38))
+    assert gates["beyond_unigrams.A"].status == "unknown"
+    assert (verdict.status, verdict.reasons) == ("qualified", ())
+    older = tuple(g.model_copy(update={"may_be_unknown": False}) for g in GOOD.plan.gates)
+    gates, verdict = judged(with_entropy(1.38).with_plan(gates=older))
+    assert gates["beyond_unigrams.A"].status == "not-applicable"
+    assert verdict.status == "qualified"
 
 
 def test_every_gate_is_seen_to_pass_and_to_fail() -> None:

@@ -67,14 +67,14 @@ def test_the_limits_are_these_numbers() -> None:
     """Frozen before anything ran in halves: a change of them is a change of what was promised."""
     assert reduced_limits("off", 6) == {}
     assert reduced_limits("storage", 3) == {
-        "parity.grads": 5e-3, "parity.params": 1e-2, "parity.first_loss": 1e-3,
-        "curve.loss": 1e-2, "curve.grad_norm": 5e-2, "band.loss": 1e-2, "band.grad_norm": 5e-2,
-        "final.params": 1e-1,
+        "parity.grads": 5e-3, "parity.wide": 5e-3, "parity.params": 1e-2,
+        "parity.first_loss": 1e-3, "curve.loss": 1e-2, "curve.grad_norm": 5e-2, "band.loss": 1e-2,
+        "band.grad_norm": 5e-2, "final.params": 1e-1,
     }  # fmt: skip
     assert reduced_limits("compute", 3) == {
-        "parity.grads": 2e-2, "parity.params": 3e-2, "parity.first_loss": 3e-3,
-        "curve.loss": 3e-2, "curve.grad_norm": 2e-1, "band.loss": 3e-2, "band.grad_norm": 2e-1,
-        "final.params": 3e-1,
+        "parity.grads": 2e-2, "parity.wide": 2e-2, "parity.params": 3e-2,
+        "parity.first_loss": 3e-3, "curve.loss": 3e-2, "curve.grad_norm": 2e-1, "band.loss": 3e-2,
+        "band.grad_norm": 2e-1, "final.params": 3e-1,
     }  # fmt: skip
 
 

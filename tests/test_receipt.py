@@ -336,7 +336,7 @@ FORGERIES: dict[str, tuple[Callable[[Json], None], str]] = {
     "gate": (set_at("gates", 3, "status", to="not-applicable"), "gates/3/status"),
     "measured": (set_at("gates", 0, "measured", to=0.0), "gates/0/measured"),
     "gate limit": (set_at("gates", 0, "limit", to=1.0), "gates/0/limit"),
-    "gate removed": (lambda data: data["gates"].pop(), "gates has 35 entries, recomputed 36"),
+    "gate removed": (lambda data: data["gates"].pop(), "gates has 37 entries, recomputed 38"),
     "verdict": (set_at("verdict", "status", to="unqualified"), "verdict/status"),
     "reason": (set_at("verdict", "reasons", to=["all is well"]), "verdict/reasons"),
     "headline": (set_at("verdict", "headline", to="WebGPU is 900 times faster"),
@@ -406,9 +406,21 @@ def test_a_software_adapter_called_hardware() -> None:
     data["gates"][at] = copied()["gates"][at] | {"reason": "hardware adapter (nvidia)"}
     headline = data["verdict"]["headline"].replace("software adapter", "hardware adapter")
     data["verdict"] |= {"status": "qualified", "reasons": [], "headline": headline}
-    assert verify(resealed(data)) == [
-        "environment/adapter_verdict is hardware, its signals give software"
-    ]
+    first, *others = verify(resealed(data))
+    assert first == "environment/adapter_verdict is hardware, its signals give software"
+    assert others and all(line.startswith("environment/adapter_reasons") for line in others)
+
+
+def test_a_software_adapter_with_the_names_of_a_gpu() -> None:
+    """Names changed in all three places: its speed, which the plan holds, still tells."""
+    data, good = copied(SOFTWARE), copied()
+    for key in ("adapter", "browser", "features", "adapter_verdict", "adapter_reasons"):
+        data["environment"][key] = good["environment"][key]
+    for slot in data["slots"]:
+        slot["adapter"] = slot["adapter"] and good["environment"]["adapter"]
+    assert "environment/adapter_verdict is hardware, its signals give unknown" in verify(
+        resealed(data)
+    )
 
 
 def test_sides_that_do_not_fit() -> None:

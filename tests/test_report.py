@@ -60,8 +60,9 @@ def test_every_gate_slot_and_arm_has_its_line() -> None:
 
 
 def test_the_share_of_the_roofline() -> None:
-    """6000 executed FLOPs in 10 ms, of 0.001 GFLOP/s: 60%."""
-    lines = report.text(RUNS["good"], width=300).splitlines()
+    """6000 executed FLOPs in 10 ms, of 0.001 GFLOP/s: 60%; blank where none was measured."""
+    run = receipt.parse(receipts.at_speed(receipts.parts(), None).sealed())
+    lines = report.text(run, width=300).splitlines()
     table = lines[next(i for i, line in enumerate(lines) if "ms/step" in line) :]
     a, b = (next(line for line in table if line.startswith(f"{side} ")) for side in "AB")
     assert re.search(r" (59|60|61)% ", a)

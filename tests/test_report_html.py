@@ -168,7 +168,8 @@ def test_where_time_goes_or_how_to_ask() -> None:
 
 
 def test_the_roofline_with_its_share() -> None:
-    page = Read(page_of("good"))
+    run = receipt.parse(receipts.at_speed(receipts.parts(), None).sealed())
+    page = Read(report.html(run))
     assert re.search(r"A wasm: (59|60|61)% of its roofline", page.text)
     assert "B webgpu has no roofline" in page.text
 

@@ -14,8 +14,10 @@ from driver.arms import parse_arm
 from driver.calibration import calibration_key
 from driver.compare import larger
 from driver.errors import CorpusError, PresetError, RunError, UsageError
+from driver.plan import AUTO_RULE
 from driver.receipt import parse
-from driver.records import Receipt, Reproduction
+from driver.records import AutoBlocks, Receipt, Reproduction
+from driver.schedule import staged_orders
 
 BASE = parts(noise=0.002, blocks=6)
 SD = 0.002
@@ -154,6 +156,14 @@ def test_everything_is_the_receipts(tmp_path: Path) -> None:
     assert found.seed == receipt.plan.seed
     assert found.purpose.blocks == 6
     assert found.purpose.budget_s == receipt.plan.budget_s
+
+
+def test_blocks_that_a_pilot_chose_are_chosen_again(tmp_path: Path) -> None:
+    """The receipt's own number is what its own variance asked for."""
+    assert not request(real(), tmp_path).purpose.auto
+    auto = AutoBlocks(pilot=6, most=60, difference=0.02, power=0.95, rule=AUTO_RULE)
+    order = staged_orders(6, 60, BASE.plan.seed)
+    assert request(real(auto=auto, order=order), tmp_path).purpose.auto
 
 
 def test_the_preset_is_not_the_file_of_that_name(tmp_path: Path) -> None:

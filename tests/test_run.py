@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from driver import cli, jobs, machine, presets, report, store, workbench
+from driver import plan as plan_module
 from driver import run as run_module
 from driver.browser import session as browser_session
 from driver.errors import UsageError
@@ -78,6 +79,8 @@ def test_wasm_against_wasm64(run: RunPreset) -> None:
     assert code == 0
     assert receipt["verdict"]["status"] == "unqualified"  # two blocks give no interval
     blocking = {n: g for n, g in gates(receipt).items() if g["gate_class"] == "blocking"}
+    # So few steps do not tell whether it learned more than frequencies.
+    assert {blocking.pop(f"beyond_unigrams.{side}")["status"] for side in "AB"} == {"unknown"}
     assert {g["status"] for g in blocking.values()} <= {"pass", "not-applicable"}, blocking
     for name in ("parity.grads", "parity.params", "curve.loss", "final.params", "repeat"):
         assert blocking[f"{name}.A"]["status"] == blocking[f"{name}.B"]["status"] == "pass"
@@ -114,6 +117,10 @@ def test_webgpu_on_a_software_adapter(run: RunPreset) -> None:
     assert receipt["verdict"]["status"] == "unqualified"
     assert receipt["verdict"]["reasons"][0] == "software adapter"
     assert "unqualified: software adapter" in printed
+    # Names and speed agree; the speed is told too.
+    assert receipt["plan"]["arms"][1]["roofline"]["all_gflops"]
+    assert receipt["environment"]["cpu_roofline"]["all_gflops"]
+    assert "no more than a program on them" in receipt["environment"]["adapter_reasons"][-1]
     webgpu = next(slot for slot in receipt["slots"] if slot["side"] == "B")
     assert webgpu["ran"]["arm"] == "webgpu"
     assert webgpu["adapter"]
@@ -197,6 +204,38 @@ def test_null_arm_is_never_qualified(run: RunPreset) -> None:
     assert gates(receipt)["arms"]["status"] == "fail"
     estimate = receipt["comparison"]["estimate"]
     assert 0 < estimate["low"] < estimate["ratio"] < estimate["high"]
+
+
+@pytest.mark.slow
+def test_auto_from_the_pilot_to_the_reproduction(
+    run: RunPreset,
+    driver: Callable[..., tuple[int, str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """The pilot's variance says how many blocks run; a reproduction has a pilot of its own."""
+    monkeypatch.setattr(plan_module, "MOST_BLOCKS", 8)
+    words = ("--arms", "null:ms=4,null:ms=2", "--blocks", "auto")
+    code, (receipt,), printed = run(*words)
+    assert code == 0
+    assert "blocks auto: deviation" in printed
+    asked = receipt["comparison"]["auto"]["blocks"]
+    assert receipt["plan"]["auto"]["pilot"] == 6
+    assert len(receipt["plan"]["order"]) == receipt["plan"]["auto"]["most"] == 8
+    assert len(receipt["slots"]) == 4 * asked
+    estimate = receipt["comparison"]["estimate"]
+    assert estimate["blocks"] == asked
+    assert estimate["degrees_of_freedom"] in (4, asked - 2)
+    assert gates(receipt)["errors"]["status"] == gates(receipt)["blocks"]["status"] == "pass"
+
+    (path,) = (tmp_path / "receipts").glob("*.json")
+    _, printed, _ = driver("reproduce", path, "--out", tmp_path / "again", "--json")
+    assert json.loads(printed)["receipt_digest"] == receipt["digest"]
+    (again,) = (tmp_path / "again").glob("*.json")
+    second = json.loads(again.read_text())
+    assert verify(second, evaluator()) == ([], [])
+    assert second["plan"]["auto"] == receipt["plan"]["auto"]
+    assert len(second["slots"]) == 4 * second["comparison"]["auto"]["blocks"]
 
 
 def test_nan(run: RunPreset) -> None:

@@ -1,9 +1,10 @@
 """Every fault that has fooled benchmarks like this one, injected, and the gate that catches it.
 
-`FAULTS` change the raw data as the fault would, or a finished receipt as a forger would. `BROKEN`
-change one line of the C sources, compile them, and run the driver on the result in a browser; what
-is broken stays right often enough to look right, which is why each row says who notices. The table
-in `tests/README.md` is generated from these lists.
+`FAULTS` change the raw data as the fault would, or a finished receipt as a forger would.
+`DISTURBANCES` are of the machine: what alternating cancels, and what the sentinels give away.
+`BROKEN` change one line of the C or WGSL sources and run the driver on the result in a browser;
+what is broken stays right often enough to look right, which is why each row says who notices. The
+table in `tests/README.md` is generated from these lists.
 """
 
 import hashlib
@@ -24,11 +25,16 @@ from test_run import RunPreset, gates
 from test_run import run as run_driver  # noqa: F401
 
 from driver import layout, rebuild
+from driver import run as run_module
 from driver.arms import OPTIONS
+from driver.browser import session
 from driver.jobs import JobMaker
 from driver.parity import gate_plans
+from driver.plan import SUSPECTS, evaluator
 from driver.receipt import derive, digest, examine
-from driver.records import Artifact, OthersCpu, Slot, TensorError
+from driver.records import Artifact, OthersCpu, Slot, SlotEvent, TensorError
+from driver.server import JobServer
+from driver.stats import compare
 
 CLEAN = parts()
 TABLE = Path(__file__).with_name("README.md")
@@ -42,6 +48,7 @@ class Fault:
     caught_by: str
     inject: Callable[[Parts], Parts]
     run: Parts = CLEAN
+    status: str = "fail"
 
 
 def every(side: str, change: Callable[[Slot], dict[str, Any]]) -> Callable[[Parts], Parts]:
@@ -75,12 +82,39 @@ def worse(kind: str, tensor: str, rel_l2: float, t: int = 1) -> Callable[[Parts]
     return inject
 
 
+def wide(tensor: str, rel_l2: float) -> Callable[[Parts], Parts]:
+    """One gradient of side B is off at widened weights, and nowhere else."""
+
+    def inject(run: Parts) -> Parts:
+        *points, last = run.parity[1].points
+        error = TensorError(rel_l2=rel_l2, cosine=1.0, worst_scaled=rel_l2)
+        last = last.model_copy(update={"grads": last.grads | {tensor: error}})
+        return run.with_parity(1, points=(*points, last))
+
+    return inject
+
+
 def final(tensor: str, rel_l2: float) -> Callable[[Parts], Parts]:
     def inject(run: Parts) -> Parts:
         error = TensorError(rel_l2=rel_l2, cosine=1.0, worst_scaled=rel_l2)
         return run.with_parity(1, final_params=run.parity[1].final_params | {tensor: error})
 
     return inject
+
+
+def swapped_batches(run: Parts) -> Parts:
+    """B trains on two batches in the wrong order and says that they are the plan's."""
+    for slot in run.slots:
+        if slot.side == "B":
+            losses = list(slot.losses)
+            losses[3], losses[4] = losses[4], losses[3]
+            run = run.with_slot(slot.index, losses=losses)
+    return run
+
+
+def liar(run: Parts) -> Parts:
+    """A software adapter with the names of a GPU in all three places."""
+    return receipts.judged(receipts.at_speed(run, receipts.GPU_ROOFLINES["software"]))
 
 
 def stale(run: Parts) -> Parts:
@@ -118,6 +152,12 @@ FAULTS = (
     Fault("software adapter used", "adapter", receipts.on_software),
     Fault("software adapter, hardware required", "adapter", receipts.on_software,
           parts(require_hardware=True)),
+    Fault("software adapter that claims hardware by all its names", "adapter", liar,
+          status="unknown"),
+    Fault("software adapter that claims hardware by all its names, hardware required", "adapter",
+          liar, parts(require_hardware=True)),
+    Fault("adapter whose speed was not measured", "adapter",
+          lambda run: receipts.judged(receipts.at_speed(run, None)), status="unknown"),
     Fault("another adapter in the worker than the one probed", "identity.B",
           every("B", lambda s: {"adapter": receipts.SOFTWARE})),
     Fault("WebGPU arm falls back to WASM and says so from its worker", "identity.B",
@@ -130,10 +170,11 @@ FAULTS = (
           echo("B", hyper=receipts.CONFIG.model_dump() | {"lr": 1e-3})),
     Fault("no clipping on one arm", "identity.B",
           echo("B", hyper=receipts.CONFIG.model_dump() | {"grad_clip": 0.0})),
+    Fault("two batches swapped, echoed as planned", "curve.loss.B", swapped_batches),
     Fault("a slot that ran under another plan", "identity.B", echo("B", plan_sha256="11" * 32)),
-    Fault("run pinned at ln V", "learned.B",
+    Fault("frozen loss: a run pinned at ln V", "learned.B",
           every("B", lambda s: {"losses": [LN_V] * len(s.losses)})),
-    Fault("run pinned at ln V, seen by the curve", "curve.loss.B",
+    Fault("frozen loss, seen by the curve", "curve.loss.B",
           every("B", lambda s: {"losses": [LN_V] * len(s.losses)})),
     Fault("untrained arm: the first loss again and again", "learned.B",
           every("B", lambda s: {"losses": s.losses[:1] * len(s.losses)})),
@@ -145,6 +186,7 @@ FAULTS = (
           every("B", lambda s: {"grad_norms": [0.0] * len(s.grad_norms)})),
     Fault("wrong gradient scale, which AdamW hides", "parity.grads.B", worse("grads", "wte", 1.0)),
     Fault("missing weight decay", "final.params.B", final("wte", 5e-4)),
+    Fault("tanh-GELU where weights are narrow", "parity.wide.B", wide("h.0.mlp.w1", 4e-4)),
     Fault("wrong learning rate in a kernel", "parity.params.B", worse("params", "wte", 1e-3)),
     Fault("a gradient of the key bias that is not 0", "parity.key_bias.B",
           lambda run: run.with_parity(1, points=tuple(
@@ -194,10 +236,85 @@ def outcome(run: Parts) -> dict[str, str]:
 def test_a_fault_is_caught(fault: Fault) -> None:
     """By the gate that it should be caught by, which passes without it; nothing is qualified."""
     broken = fault.inject(fault.run)
-    assert outcome(broken)[fault.caught_by] == "fail"
+    assert outcome(broken)[fault.caught_by] == fault.status
     assert broken.sealed()["verdict"]["status"] != "qualified"
     if broken is not fault.run:  # the fault is why
         assert outcome(fault.run)[fault.caught_by] in ("pass", "not-applicable")
+
+
+# --------------------------------------------------------------------------- the machine
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """Something that happens to the machine: by how much longer each slot takes.
+
+    `cancels`: the estimate is the same number. `marks`: blocks that the plan's rule finds, and
+    leaves out of the sensitivity estimate.
+    """
+
+    what: str
+    factor: Callable[[Slot], float] = lambda _: 1.0
+    hidden: tuple[int, ...] = ()
+    cancels: bool = False
+    marks: tuple[int, ...] = ()
+
+    @property
+    def caught_by(self) -> str:
+        """In the words of the table."""
+        ways = ["cancels: the estimate is the same"] if self.cancels else []
+        ways += ["the plan's rule: the block is suspect"] if self.marks else []
+        return "; ".join(ways)
+
+
+SIX = parts(names=("wasm", "wasm64"), blocks=6).with_plan(suspects=SUSPECTS)
+DISTURBANCES = (
+    Disturbance("linear machine drift", lambda s: 1.005**s.index, cancels=True),
+    Disturbance("slow first slot of every block", lambda s: 1.15 if s.position == 0 else 1.0,
+                cancels=True),
+    Disturbance("one slow block", lambda s: 1.5 if s.block == 2 else 1.0, cancels=True, marks=(2,)),
+    Disturbance("one slow slot", lambda s: 1.5 if s.index == 9 else 1.0, marks=(2,)),
+    Disturbance("a step change in machine speed between blocks",
+                lambda s: 1.4 if s.block >= 4 else 1.0, cancels=True, marks=(4, 5)),
+    Disturbance("a step change in machine speed within a block",
+                lambda s: 1.4 if s.index > 20 else 1.0, marks=(5,)),
+    Disturbance("a hidden page", lambda s: 1.5 if s.index == 13 else 1.0, hidden=(13,), marks=(3,)),
+)  # fmt: skip
+
+
+def disturbed(run: Parts, by: Disturbance) -> Parts:
+    """All that a slot times takes longer, the machine's sentinel too unless the page is why."""
+    for slot in run.slots:
+        factor = by.factor(slot)
+        events = list(slot.events)
+        if slot.index in by.hidden:
+            events.append(SlotEvent(kind="hidden", message="1 times hidden"))
+        run = run.with_slot(
+            slot.index,
+            windows_ms=[factor * ms for ms in slot.windows_ms],
+            sentinel_ms=[(1.0 if by.hidden else factor) * ms for ms in slot.sentinel_ms],
+            events=events,
+        )
+    return run
+
+
+@pytest.mark.parametrize("by", DISTURBANCES, ids=lambda by: by.what)
+def test_a_disturbance_cancels_or_is_marked(by: Disturbance) -> None:
+    """What alternating does not take out of the estimate is told, and left out beside it."""
+    assert by.cancels or by.marks
+    clean = compare(SIX.plan, SIX.reference, SIX.slots)
+    run = disturbed(SIX, by)
+    found = compare(run.plan, run.reference, run.slots)
+    assert clean.estimate.ratio and found.estimate.ratio
+    off = abs(math.log(found.estimate.ratio / clean.estimate.ratio))
+    assert (off < 1e-12) == by.cancels
+    assert [block.block for block in found.blocks if block.suspect] == list(by.marks)
+    if by.marks:
+        assert found.sensitivity and found.sensitivity.ratio
+        assert found.sensitivity.blocks == 6 - len(by.marks)
+    if not by.cancels:
+        assert abs(math.log(found.sensitivity.ratio / clean.estimate.ratio)) < off / 5
+    assert examine(run.sealed(), EVALUATOR).status == "valid"
 
 
 # --------------------------------------------------------------------------- edited receipts
@@ -219,6 +336,12 @@ def edit(*path: str | int, to: Any) -> Callable[[dict[str, Any]], None]:
 EDITS: dict[str, tuple[Callable[[dict[str, Any]], None], str]] = {
     "software adapter passed as hardware": (
         edit("environment", "adapter_verdict", to="hardware"), "environment/adapter_verdict"),
+    "an easier rule for the adapter's speed": (
+        edit("plan", "adapter_rule", "hardware_flops", to=1.01), "plan/adapter_rule"),
+    "a faster adapter": (
+        edit("plan", "arms", 1, "roofline", "all_gflops", to=[9e3]), "environment/adapter_verdict"),
+    "slower cores": (
+        edit("environment", "cpu_roofline", to=None), "environment/adapter_reasons"),
     "a better ratio": (edit("comparison", "estimate", "ratio", to=9.0), "comparison/estimate"),
     "a failed gate called passed": (edit("gates", 0, "status", to="unknown"), "gates/0/status"),
     "a gate taken out": (lambda data: data["gates"].pop(), "gates has"),
@@ -280,6 +403,7 @@ class Broken:
     new: str
     caught_by: str
     quick: bool = False
+    narrow: bool = False  # at 16 channels
 
 
 TANH_GELU = """f4 u = 0.7978845608f * (x + 0.044715f * x * x * x);
@@ -290,7 +414,13 @@ TANH_GELU = """f4 u = 0.7978845608f * (x + 0.044715f * x * x * x);
   (void)phi;"""
 BROKEN = (
     Broken("tanh-GELU for erf-GELU", "gelu.c", "*slope = phi + x * (e * 0.39894228f);", TANH_GELU,
-           "parity.grads", quick=True),
+           "parity.grads"),
+    Broken("tanh-GELU for erf-GELU at 16 channels", "gelu.c",
+           "*slope = phi + x * (e * 0.39894228f);", TANH_GELU, "parity.wide", quick=True,
+           narrow=True),
+    Broken("stale buffer: a gradient is added to the last step's", "encoder.c",
+           "f4 sum = splat4(0);\n    for (size_t b",
+           "f4 sum = load_some(dwpe + i, C - i, 0);\n    for (size_t b", "parity.grads"),
     Broken("gradients twice as large, which AdamW hides", "crossentropy.c",
            "1.0f / (total * (float)a->N);", "2.0f / (total * (float)a->N);", "parity.grads"),
     Broken("causal mask off by one", "attention.c", "up_to(last, t)", "up_to(last, t + 1)",
@@ -315,23 +445,48 @@ BROKEN = (
 )  # fmt: skip
 
 
-def broken_sources(folder: Path, fault: Broken) -> Path:
-    """A copy of the C sources with that line changed."""
-    sources = folder / "wasm_src"
-    shutil.copytree(layout.WASM_SRC, sources)
+# The same in WGSL, on whatever adapter there is, at 16 channels.
+BROKEN_WGSL = (
+    Broken("tanh-GELU for erf-GELU at 16 channels", "matmul_forward_blocked.wgsl",
+           "return x * normal_cdf(z, exp(-0.5 * z * z));",
+           "return x / (1.0 + exp(-1.5957691216 * (z + 0.044715 * z * z * z)));", "parity.wide"),
+    Broken("causal mask off by one", "attention_forward.wgsl", "keys <= vec4u(rows.",
+           "keys <= vec4u(1u + rows.", "parity.grads"),
+    Broken("dropped bias gradient", "matmul_backward_db_blocked.wgsl",
+           "    store_sums(column, sum_left);", "", "parity.grads"),
+    Broken("stale buffer: a gradient is added to the last step's", "encoder_backward.wgsl",
+           "dwpe[t * C + c] = sum", "dwpe[t * C + c] += sum", "parity.grads"),
+    Broken("missing clip", "gradnorm_finish.wgsl", "norm > recipe.grad_clip", "norm < 0.0",
+           "parity.params"),
+    Broken("learning rate 10% off", "adamw.wgsl", "param[i] -= recipe.lr",
+           "param[i] -= 1.1 * recipe.lr", "parity.params"),
+    Broken("missing weight decay", "adamw.wgsl", "select(0.0, recipe.weight_decay, decays)",
+           "select(0.0, 0.0 * recipe.weight_decay, decays)", "final.params"),
+    Broken("weight decay on everything", "adamw.wgsl", "select(0.0, recipe.weight_decay, decays)",
+           "select(recipe.weight_decay, recipe.weight_decay, decays)", "final.params"),
+)  # fmt: skip
+
+
+def broken_sources(folder: Path, real: Path, fault: Broken) -> Path:
+    """A copy of the sources with that line changed."""
+    sources = folder / real.name
+    shutil.copytree(real, sources)
     text = (sources / fault.file).read_text()
     assert fault.old in text, f"{fault.file} no longer has {fault.old!r}"
     (sources / fault.file).write_text(text.replace(fault.old, fault.new))
     return sources
 
 
-def telling(preset: Path) -> Path:
+def telling(preset: Path, narrow: bool) -> Path:
     """A preset with a clip that is always active, and as wide as the smallest that people run.
 
-    At 16 channels GELU's inputs are so small that its two formulas differ by less than the limit.
+    At the narrow one's 16 channels GELU's inputs are so small at initial weights that its two
+    formulas differ by less than the limit.
     """
     text = preset.read_text()
-    changes = {"grad_clip": 0.1, "n_layer": 2, "n_head": 4, "d_model": 128, "d_ff": 512}
+    changes = {"grad_clip": 0.1}
+    if not narrow:
+        changes |= {"n_layer": 2, "n_head": 4, "d_model": 128, "d_ff": 512}
     for key, value in changes.items():
         text, count = re.subn(rf"(?m)^{key} = .*$", f"{key} = {value}", text)
         assert count == 1
@@ -341,7 +496,10 @@ def telling(preset: Path) -> Path:
 
 @pytest.mark.parametrize(
     "fault",
-    [pytest.param(f, id=f.what, marks=() if f.quick else pytest.mark.slow) for f in BROKEN],
+    [
+        pytest.param(f, id=f"{f.file}: {f.what}", marks=() if f.quick else pytest.mark.slow)
+        for f in (*BROKEN, *BROKEN_WGSL)
+    ],
 )
 def test_a_broken_kernel_is_caught(
     run_driver: RunPreset,  # noqa: F811
@@ -351,24 +509,80 @@ def test_a_broken_kernel_is_caught(
     fault: Broken,
 ) -> None:
     """Compiled, run in the browser, and failed by the gate of the table; exit code 1."""
-    monkeypatch.setattr(layout, "WASM_SRC", broken_sources(tmp_path, fault))
-    arms = "wasm:threads=1,wasm:threads=1"
+    if fault in BROKEN_WGSL:
+        monkeypatch.setattr(
+            layout, "WEBGPU_SRC", broken_sources(tmp_path, layout.WEBGPU_SRC, fault)
+        )
+        arms, narrow = "webgpu:matmul=blocked+tile=8x8+workgroup=16x4,wasm:threads=1", True
+    else:
+        monkeypatch.setattr(layout, "WASM_SRC", broken_sources(tmp_path, layout.WASM_SRC, fault))
+        arms, narrow = "wasm:threads=1,wasm:threads=1", fault.narrow
     code, (receipt,), _ = run_driver(
-        "--arms", arms, "--budget", "5m", preset=telling(preset)
+        "--arms", arms, "--budget", "5m", preset=telling(preset, narrow)
     )  # fmt: skip
     assert code == 1
     assert receipt["verdict"]["status"] == "failed"
     assert gates(receipt)[f"{fault.caught_by}.A"]["status"] == "fail"
     if fault.caught_by.startswith("parity."):
         assert receipt["slots"] == []  # no long loop on wrong numbers
+    if narrow and fault.caught_by == "parity.wide":  # which nothing else sees there
+        assert gates(receipt)["parity.grads.A"]["status"] == "pass"
+
+
+LIAR = "software adapter that claims hardware by all its names"
+# What a page says of the software adapter that it has.
+LYING_ADAPTER = """
+import { adapter_facts as real } from "./real_adapter.js";
+export const adapter_facts = (adapter) => ({
+  ...real(adapter), vendor: "nvidia", architecture: "ampere", description: "", is_fallback: false,
+});
+"""
+LYING_RENDERER = "ANGLE (NVIDIA, NVIDIA GeForce RTX 3080 (0x00002206), OpenGL 4.5)"
+
+
+@pytest.mark.slow
+def test_a_software_adapter_under_another_name(
+    run_driver: RunPreset,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """The adapter, the GPU process and WebGL all name a GPU; its speed does not."""
+    web = tmp_path / "web"
+    shutil.copytree(layout.WEB, web)
+    (web / "adapter.js").rename(web / "real_adapter.js")
+    (web / "adapter.js").write_text(LYING_ADAPTER)
+    text = (web / "probe.js").read_text()
+    assert text.count("webgl_renderer: webgl_renderer()") == 1
+    text = text.replace("webgl_renderer: webgl_renderer()", f'webgl_renderer: "{LYING_RENDERER}"')
+    (web / "probe.js").write_text(text)
+    monkeypatch.setattr(run_module, "JobServer", lambda: JobServer(web))
+    devices = ({"vendorId": 0x10DE, "deviceId": 0x2206, "deviceString": "GeForce RTX 3080"},)
+    real = session.BrowserFacts
+    monkeypatch.setattr(
+        session, "BrowserFacts", lambda **facts: real(**facts | {"gpu_devices": devices})
+    )
+    code, (receipt,), _ = run_driver("--arms", "wasm,webgpu:matmul=blocked+tile=8x8")
+    assert receipt["environment"]["adapter"]["vendor"] == "nvidia"
+    if receipt["environment"]["adapter_verdict"] == "hardware":
+        pytest.skip("this machine's adapter really is a GPU")
+    assert code == 0
+    assert receipt["environment"]["adapter_verdict"] == "unknown"
+    assert gates(receipt)["adapter"]["status"] == "unknown"
+    assert receipt["verdict"]["status"] == "unqualified"
+    assert "its names say hardware, but it reaches" in receipt["verdict"]["reasons"][0]
 
 
 @pytest.mark.slow
 def test_another_module_is_served_than_configured(
-    run_driver: RunPreset,  # noqa: F811
+    driver: Callable[..., tuple[int, str, str]],
     monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    preset: Path,
 ) -> None:
-    """The page gets the module without relaxed SIMD under the name of the one with it."""
+    """The page gets the module without relaxed SIMD under the name of the one with it.
+
+    `driver verify` sees as well that the subject has no such file.
+    """
     real = JobMaker._assets_of
 
     def swapped(self: JobMaker, arm: Any) -> dict[str, str]:
@@ -376,10 +590,16 @@ def test_another_module_is_served_than_configured(
 
     monkeypatch.setattr(JobMaker, "_assets_of", swapped)
     arms = "wasm:threads=1+simd=relaxed+tile=4x8,wasm:threads=1+simd=relaxed+tile=4x8"
-    code, (receipt,), _ = run_driver("--arms", arms, "--budget", "5m")
+    code, _, _ = driver(
+        "run", "--preset", preset, "--out", tmp_path / "out", "--arms", arms, "--budget", "5m"
+    )
     assert code == 1
+    (path,) = (tmp_path / "out").glob("*.json")
+    receipt = json.loads(path.read_text())
     assert gates(receipt)["identity.A"]["status"] == "fail"
     assert "module_sha256" in gates(receipt)["identity.A"]["reason"]
+    faults = examine(receipt, evaluator()).faults
+    assert faults and all("of which subject/artifacts has no file" in fault for fault in faults)
 
 
 @pytest.mark.slow
@@ -414,9 +634,14 @@ def test_fifty_clean_runs(
 def table() -> str:
     """The Markdown table of everything above."""
     rows = [(f.what, "raw data", f"gate `{_whole(f.caught_by)}`") for f in FAULTS]
+    rows += [(d.what, "raw data", d.caught_by) for d in DISTURBANCES]
     rows += [(what, "edited receipt", "`driver verify`") for what in EDITS]
     rows.append(("clock stopped early in the page", "page module", "`driver verify --rebuild`"))
-    rows += [(f.what, f"`{f.file}`, in a browser", f"gate `{f.caught_by}`") for f in BROKEN]
+    rows += [
+        (f.what, f"`{f.file}`, in a browser", f"gate `{f.caught_by}`")
+        for f in (*BROKEN, *BROKEN_WGSL)
+    ]
+    rows.append((LIAR, "page and CDP, in a browser", "gate `adapter`"))
     rows.append(("another module served than configured", "in a browser", "gate `identity`"))
     lines = ["| fault | injected into | caught by |", "|---|---|---|"]
     lines += [f"| {what} | {where} | {by} |" for what, where, by in rows]
@@ -433,7 +658,9 @@ def test_the_docs_have_the_table() -> None:
 
 
 def test_every_gate_catches_something() -> None:
-    caught: Sequence[str] = [_whole(f.caught_by) for f in FAULTS] + [f.caught_by for f in BROKEN]
+    caught: Sequence[str] = [_whole(f.caught_by) for f in FAULTS] + [
+        f.caught_by for f in (*BROKEN, *BROKEN_WGSL)
+    ]
     # Runs of these lists are too short for `beyond_unigrams`; test_parity.py has it.
     elsewhere = {"beyond_unigrams"}
     assert {_whole(gate.name) for gate in gate_plans(False)} - elsewhere <= set(caught)

@@ -50,6 +50,7 @@ def reduced_limits(precision: Precision, n_layer: int) -> dict[str, float]:
     loss = worse * ONE_STEP * U
     limits = {
         "parity.grads": grads,
+        "parity.wide": grads,
         "parity.params": 2 * grads,
         "parity.first_loss": loss,
         "curve.loss": CURVE * loss,

@@ -71,7 +71,7 @@ def examine(data: Any, evaluator: Evaluator) -> Examination:
         gates = gate_plans(plan.require_hardware, receipt.reference, plan.arms, plan.config.n_layer)
         wanted = [gate.model_dump() for gate in gates]
         planned = [gate.model_dump() for gate in receipt.plan.gates]
-        faults += different + _unlike(wanted, planned, "plan/gates")
+        faults += different + _unlike(wanted, planned, "plan/gates") + _adapter_unlike(receipt)
         return Examination(tuple(faults), (), ())
     fixed = [line for line in different if line.startswith(FIXED_BY_FORMAT)]
     others = tuple(line for line in different if line not in fixed)
@@ -218,16 +218,21 @@ def _planned_echo(plan: Plan) -> dict[str, Any]:
 def _adapter_faults(receipt: Receipt) -> Iterator[str]:
     environment = receipt.environment
     uses_adapter = any(arm.name == "webgpu" for arm in receipt.plan.arms)
-    signals = {
-        "webgpu": environment.adapter,
-        "gpu_devices": environment.browser.get("gpu_devices") or (),
-        "webgl_renderer": environment.features.get("webgl_renderer"),
-    }
-    kind = adapter.judge(adapter.AdapterSignals.model_validate(signals)).kind
-    wanted = kind if uses_adapter else "not-applicable"
-    if environment.adapter_verdict != wanted:
+    found = adapter.judge_run(receipt.plan, environment).kind if uses_adapter else "not-applicable"
+    if environment.adapter_verdict != found:
         said = environment.adapter_verdict
-        yield f"environment/adapter_verdict is {said}, its signals give {wanted}"
+        yield f"environment/adapter_verdict is {said}, its signals give {found}"
+
+
+def _adapter_unlike(receipt: Receipt) -> list[str]:
+    """What this evaluator would have planned and said of the adapter, where it differs."""
+    have = receipt.plan.adapter_rule.model_dump() if receipt.plan.adapter_rule else None
+    faults = _unlike(adapter.RULE.model_dump(), have, "plan/adapter_rule")
+    if any(arm.name == "webgpu" for arm in receipt.plan.arms):
+        environment = receipt.environment
+        reasons = adapter.judge_run(receipt.plan, environment).reasons
+        faults += _unlike(reasons, environment.adapter_reasons, "environment/adapter_reasons")
+    return faults
 
 
 def _as_far_as(want: Any, have: Any) -> Any:

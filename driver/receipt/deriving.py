@@ -67,10 +67,12 @@ def decide(
 ) -> Verdict:
     """failed by a blocking gate, unqualified by any other that did not pass, else qualified."""
     failed = [g for g in gates if g.gate_class == "blocking" and g.status == "fail"]
+    needed = {gate.name for gate in plan.gates if not gate.may_be_unknown}
     short = [
         g
         for g in gates
-        if g.status == "unknown" or (g.gate_class == "qualifying" and g.status == "fail")
+        if (g.status == "unknown" and g.name in needed)
+        or (g.gate_class == "qualifying" and g.status == "fail")
     ]
     # The adapter first: it is what most readers need to know.
     short.sort(key=lambda gate: gate.name != "adapter")

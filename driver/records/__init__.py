@@ -51,6 +51,7 @@ from driver.records.page import (
 from driver.records.precision import PrecisionCheck, PrecisionReport, PrecisionRung, Quality
 from driver.records.profile import OpSamples, Profile, ProfileOp, ProfileSamples
 from driver.records.receipt import (
+    AdapterRule,
     ArmParity,
     ArmPlan,
     ArmSummary,
@@ -91,6 +92,7 @@ from driver.records.receipt import (
 )
 
 __all__ = [
+    "AdapterRule",
     "Agreement",
     "Apart",
     "ArmJob",

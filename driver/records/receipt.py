@@ -119,6 +119,9 @@ class GatePlan(Record):
     gate_class: GateClass
     limit: float | None
     meaning: str
+    may_be_unknown: bool = Field(
+        default=False, description="unknown there does not make the verdict unqualified"
+    )
 
 
 class AutoBlocks(Record):
@@ -136,6 +139,17 @@ class SuspectRule(Record):
 
     sentinel_factor: float = Field(
         gt=1, description="a slot's median sentinel over the run's, either way"
+    )
+    rule: str
+
+
+class AdapterRule(Record):
+    """What an adapter's speed says of it, beside that of all of this machine's cores."""
+
+    hardware_flops: float = Field(gt=1, description="above this many times theirs: hardware")
+    hardware_bandwidth: float = Field(gt=1, description="or above this many times theirs")
+    software_flops: float = Field(
+        gt=0, description="up to this many times theirs, and no such bandwidth: as software is"
     )
     rule: str
 
@@ -165,6 +179,9 @@ class Plan(Record):
         default=None, description="where blocks are auto: the first of `order` run, even in number"
     )
     suspects: SuspectRule | None = None
+    adapter_rule: AdapterRule | None = Field(
+        default=None, description="null in receipts whose adapter's speed did not count"
+    )
     gates: tuple[GatePlan, ...]
     reference_steps: int = Field(ge=0)
     budget_s: float
@@ -222,6 +239,10 @@ class Environment(Record):
     browser: dict[str, Any]
     page: dict[str, Any]
     adapter: dict[str, Any] | None
+    cpu_roofline: Roofline | None = Field(
+        default=None,
+        description="of all cores, to set the adapter's beside; null where no arm uses one",
+    )
     adapter_verdict: Literal["hardware", "software", "unknown", "not-applicable"]
     adapter_reasons: tuple[str, ...]
     features: dict[str, Any]
@@ -261,6 +282,10 @@ class TeacherPoint(Record):
     """One step of an arm from the reference's own state, compared with the reference's step."""
 
     t: int = Field(ge=0, description="AdamW steps taken before this one")
+    state: Literal["curve", "wide"] = Field(
+        default="curve",
+        description="the reference's after t steps, or its first with weights widened",
+    )
     loss: Number
     reference_loss: Number
     grad_norm: Number
