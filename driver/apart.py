@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
-from driver.arms import GPU_TILES, TILE_OF, TILES
+from driver.arms import GPU_TILES, TILE_OF, TILES, halves_of
 from driver.errors import SlotError
 from driver.jobs import kernel_op
 from driver.records import Apart, ArmJob, Kernel, KernelSamples, ModelConfig, Product, RungProduct
@@ -14,8 +14,8 @@ from driver.workbench import Workbench, draw_inputs, kernel_of, samples_of
 
 PASSES = 2  # the rungs in order, then in reverse, so that a steady change of the machine cancels
 SAMPLES = 3  # of each kernel and pass
-# What needs a page of its own: arm, instruction set, threads.
-Engine = tuple[str, str, int]
+# What needs a page of its own: arm, instruction set, threads, precision.
+Engine = tuple[str, str, int, str]
 
 
 async def run_products(
@@ -79,7 +79,9 @@ def page_count(arms: Sequence[ArmJob]) -> int:
 
 def engine_of(arm: ArmJob) -> Engine:
     """Kernels of one engine run in one page."""
-    return arm.name, str(arm.options.get("simd", "")), int(arm.options.get("threads", 1))
+    options = arm.options
+    simd, f16 = str(options.get("simd", "")), str(options.get("f16", "off"))
+    return arm.name, simd, int(options.get("threads", 1)), f16
 
 
 def kernel_on(arm: ArmJob, product: StepProduct) -> Kernel:
@@ -96,11 +98,10 @@ def gain(
     before: tuple[ArmJob, Sequence[RungProduct]], after: tuple[ArmJob, Sequence[RungProduct]]
 ) -> Apart:
     """What the products that the two arms run otherwise gained, all of a step together."""
-    same_engine = engine_of(before[0]) == engine_of(after[0])
     changed = [
         (a, b)
         for a, b in zip(before[1], after[1], strict=True)
-        if not same_engine or a.kernel != b.kernel
+        if _runs_otherwise((before[0], a), (after[0], b))
     ]
     options = tuple(option for option in TILE_OF if any(a.option == option for a, _ in changed))
     if not changed:
@@ -121,6 +122,14 @@ def gain(
         before_ms=fmean(firsts),
         after_ms=fmean(seconds),
     )
+
+
+def _runs_otherwise(before: tuple[ArmJob, RungProduct], after: tuple[ArmJob, RungProduct]) -> bool:
+    """Another kernel runs the product, or the same one in another module, threads or precision."""
+    (one, a), (other, b) = before, after
+    if engine_of(one)[:3] != engine_of(other)[:3] or a.kernel != b.kernel:
+        return True
+    return halves_of(one.options, a.kernel.product) != halves_of(other.options, b.kernel.product)
 
 
 def no_gain(reason: str, options: tuple[Product, ...] = ()) -> Apart:

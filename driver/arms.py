@@ -365,6 +365,11 @@ def gpu_variants(features: Mapping[str, Any]) -> tuple[str, ...]:
     )  # fmt: skip
 
 
+def halves_of(options: Mapping[str, Value], option: Product) -> str:
+    """How a product of that option uses halves: off, storage or compute."""
+    return str(options.get("f16", "off")) if option in READ_HALVES else "off"
+
+
 def chosen_text(options: Mapping[str, Value], product: Product) -> str:
     """How the webgpu arm runs a product, in the words that it echoes: blocked 8x8 in 16x4."""
     variant = str(options[product])

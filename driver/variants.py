@@ -11,7 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from driver.arms import AUTO, TILE_OF, ArmSpec, Value, gpu_variants
+from driver.arms import (
+    AUTO,
+    TILE_OF,
+    ArmSpec,
+    Value,
+    gpu_variants,
+    halves_of,
+)
 from driver.errors import SlotError, Unsupported
 from driver.jobs import kernel_op
 from driver.records import ArmJob, Kernel, ModelConfig, Product, VariantTrial
@@ -157,7 +164,8 @@ class _Trials:
         for index, (one, result) in enumerate(zip(asked, outcome.ops[1:], strict=True)):
             kernel = one[1]
             got = np.frombuffer(outcome.blobs[f"c{index}"], "<f4")
-            error = error_over_bound(kernel, inputs, got.reshape(kernel.M, kernel.N))
+            f16 = halves_of(self.arm.options, kernel.product)
+            error = error_over_bound(kernel, inputs, got.reshape(kernel.M, kernel.N), f16)
             if error > 1:
                 found.append(_trial(one, "wrong", f"{error:.3g} times the bound", error))
                 continue

@@ -13,7 +13,7 @@ from driver.draws import normals
 from driver.errors import SlotError
 from driver.jobs import NO_MODEL, JobMaker, kernel_op, open_op, roofline_op
 from driver.measure import JobOutcome, expect_result, run_job
-from driver.parity import product_error
+from driver.parity import half_product_error, product_error
 from driver.records import ArmJob, Kernel, KernelSamples, ModelConfig, Op, Product, Roofline
 from driver.server import JobServer
 from driver.tensors import F32, StepProduct, products
@@ -141,14 +141,21 @@ def kernel_of(product: StepProduct, kernel: str, tile: str, workgroup: str | Non
     )  # fmt: skip
 
 
-def error_over_bound(kernel: Kernel, inputs: F32, got: F32) -> float:
-    """Largest error over its bound of a product (M,N) that the page made of `inputs`."""
+def error_over_bound(kernel: Kernel, inputs: F32, got: F32, f16: str = "off") -> float:
+    """Largest error over its bound of a product (M,N) that the page made of `inputs`.
+
+    Where it reads halves (`f16`), the exact product is that of the right side's halves; `compute`
+    has a bound of its own.
+    """
     M, N, K = kernel.M, kernel.N, kernel.K
     left = inputs[: M * K].astype(np.float64)
     right = inputs[M * K : M * K + K * N].astype(np.float64)
     a = left.reshape(K, M).T if kernel.product == "mm_db" else left.reshape(M, K)
     b = right.reshape(N, K).T if kernel.product == "mm_da" else right.reshape(K, N)
-    return product_error(a, b, got.astype(np.float64))
+    if f16 != "off":
+        b = b.astype(np.float16).astype(np.float64)
+    of = half_product_error if f16 == "compute" else product_error
+    return of(a, b, got.astype(np.float64))
 
 
 def draw_inputs(kernels: Sequence[Kernel | None], seed: int) -> F32:

@@ -247,6 +247,22 @@ def test_the_same_kernels_have_no_gain() -> None:
     )
 
 
+def test_a_precision_counts_the_products_that_read_halves() -> None:
+    """The same kernels' names, other loads: the weights' gradient stays as it is."""
+    ms: dict[Product, float] = {"mm_fwd": 4.0, "mm_da": 2.0, "mm_db": 1.0}
+    faster: dict[Product, float] = {"mm_fwd": 2.0, "mm_da": 1.0, "mm_db": 9.0}
+    fixed = "matmul=blocked+tile=8x8+workgroup=8x8"
+    features = {"webgpu": {"available": True, "features": ["shader-f16"]}}
+    off, storage, compute = (
+        resolve(parse_arm(f"webgpu:{fixed}+f16={f16}"), features)
+        for f16 in ("off", "storage", "compute")
+    )
+    for one, other in ((off, storage), (storage, compute)):
+        found = gain(run_apart(one, ms), run_apart(other, faster, "y"))
+        assert found.options == ("mm_fwd", "mm_da")
+        assert found.gain == pytest.approx(2)
+
+
 # --------------------------------------------------------------------------- what it says
 
 

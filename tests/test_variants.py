@@ -12,7 +12,7 @@ from driver.errors import SlotError
 from driver.jobs import kernel_op
 from driver.kernels.products import checks, judge
 from driver.measure import JobOutcome
-from driver.records import ArmJob, Kernel, Op, OpResult, VariantTrial
+from driver.records import ArmJob, Kernel, KernelRow, Op, OpResult, VariantTrial
 from driver.tensors import F32
 from driver.variants import choose, classes
 from driver.workbench import Workbench, draw_inputs, gpu_kernels
@@ -21,10 +21,12 @@ CONFIG = presets.load("tiny").model
 FEATURES: dict[str, Any] = {"webgpu": {"available": True, "is_fallback": True, "features": []}}
 
 
-def product_of(kernel: Kernel, inputs: F32) -> np.ndarray:
+def product_of(kernel: Kernel, inputs: F32, halves: bool = False) -> np.ndarray:
     """What the page would post."""
     M, N, K = kernel.M, kernel.N, kernel.K
     a, b = inputs[: M * K], inputs[M * K : M * K + K * N]
+    if halves and kernel.product != "mm_db":
+        b = b.astype(np.float16).astype(np.float32)
     a = a.reshape(K, M).T if kernel.product == "mm_db" else a.reshape(M, K)
     b = b.reshape(N, K).T if kernel.product == "mm_da" else b.reshape(K, N)
     return np.ascontiguousarray(a @ b, "<f4")
@@ -33,8 +35,10 @@ def product_of(kernel: Kernel, inputs: F32) -> np.ndarray:
 class Adapter:
     """A workbench of known speeds and faults, by the words of a kernel."""
 
-    def __init__(self, speeds: dict[str, float], wrong: str = "", refused: str = "") -> None:
-        self.speeds, self.wrong, self.refused = speeds, wrong, refused
+    def __init__(
+        self, speeds: dict[str, float], wrong: str = "", refused: str = "", halves: bool = False
+    ) -> None:
+        self.speeds, self.wrong, self.refused, self.halves = speeds, wrong, refused, halves
         self.asked: list[list[str]] = []
         self.timed = False
 
@@ -46,7 +50,7 @@ class Adapter:
             raise SlotError("compile: it does not")
         ops, blobs = [OpResult(op="open")], {}
         for op, kernel, word in zip(program, kernels, words, strict=True):
-            output = product_of(kernel, inputs)
+            output = product_of(kernel, inputs, self.halves)
             if self.wrong and self.wrong in word:
                 output[-1, -1] += 0.1
             assert op.label
@@ -67,10 +71,13 @@ class _Outcome:
         self.ops, self.blobs = ops, blobs
 
 
-async def chosen(adapter: Adapter, arm: str = "webgpu") -> tuple[ArmJob, tuple[VariantTrial, ...]]:
+async def chosen(
+    adapter: Adapter, arm: str = "webgpu", offered: tuple[str, ...] = ()
+) -> tuple[ArmJob, tuple[VariantTrial, ...]]:
     spec = parse_arm(arm)
-    resolved = resolve(spec, FEATURES)
-    return await choose(cast(Workbench, adapter), "tune", resolved, spec, CONFIG, FEATURES)
+    features = {"webgpu": FEATURES["webgpu"] | {"features": list(offered)}}
+    resolved = resolve(spec, features)
+    return await choose(cast(Workbench, adapter), "tune", resolved, spec, CONFIG, features)
 
 
 def test_every_product_of_a_step_is_in_a_class() -> None:
@@ -91,6 +98,28 @@ async def test_the_fastest_is_chosen() -> None:
     assert {(t.kernel.tile, t.kernel.workgroup) for t in marked} == {("4x4", "16x4")}
     assert len(marked) == len(classes(CONFIG))
     assert not any("naive" in word for page in adapter.asked for word in page)
+
+
+@pytest.mark.parametrize("offered", [(), ("subgroups",)])
+async def test_subgroups_are_tried_where_the_adapter_has_them(offered: tuple[str, ...]) -> None:
+    adapter = Adapter({"subgroup": 9, "blocked": 5})
+    arm, trials = await chosen(adapter, offered=offered)
+    tried = {trial.option for trial in trials if trial.kernel.kernel == "subgroup"}
+    assert tried == (set(TILE_OF) if offered else set())
+    best = "subgroup" if offered else "blocked"
+    assert {arm.options[product] for product in TILE_OF} == {best}
+
+
+async def test_with_halves_the_products_that_read_them_are_blocked() -> None:
+    adapter = Adapter({"tiled": 9, "blocked": 5}, halves=True)
+    arm, trials = await chosen(adapter, "webgpu:f16=storage")
+    assert [arm.options[product] for product in TILE_OF] == ["blocked", "blocked", "tiled"]
+    assert {trial.status for trial in trials} == {"ok"}
+
+
+async def test_with_halves_a_product_of_the_floats_is_wrong() -> None:
+    with pytest.raises(SlotError, match=r"no right variant of mm_fwd, mm_da here: .* the bound"):
+        await chosen(Adapter({}), "webgpu:f16=storage")
 
 
 async def test_a_tie_keeps_the_default() -> None:
@@ -154,6 +183,29 @@ async def test_every_variant_apart_keeps_the_bound(gpu_bench) -> None:
     rows = judge(every, digests, outcome.blobs, inputs, same_sums=False)
     assert [row for row in rows if row.status != "ok"] == []
     assert all(row.error_over_bound for row in rows)
+
+
+@module_loop
+async def test_products_of_halves_apart_keep_their_bound(gpu_bench) -> None:
+    """Against the halves' exact product; against that of the floats they are far off."""
+    bench, features = gpu_bench
+    arm = resolve(parse_arm("webgpu:f16=storage+tile=4x8"), features)
+    every = [
+        Kernel(product=product, kernel="blocked", tile="4x8", workgroup="8x8", M=M, N=N, K=K)
+        for M, N, K in ((13, 7, 5), (32, 68, 40))
+        for product in TILE_OF
+    ]
+    inputs = draw_inputs(every, 5)
+    outcome = await bench.ask("halves", arm, checks(every, same_sums=False), inputs)
+    digests = [str(op.detail["output_sha256"]) for op in outcome.ops[1:]]
+
+    def judged(f16: str) -> list[KernelRow]:
+        options = {"f16": f16}
+        return judge(every, digests, outcome.blobs, inputs, same_sums=False, options=options)
+
+    assert [row.reason for row in judged("storage") if row.status != "ok"] == []
+    wrong = [row.kernel.product for row in judged("off") if row.status != "ok"]
+    assert wrong == ["mm_fwd", "mm_da"] * 2
 
 
 @module_loop

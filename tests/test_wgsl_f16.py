@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from test_wgsl import Gpu, close, empty, fold, normal, recipe_of, wgpu
 
 from driver import reference
+from driver.parity import half_product_error
 from driver.records import ModelConfig
 
 EXAMPLES = settings(max_examples=2, deadline=None, derandomize=True)
@@ -173,6 +174,22 @@ def test_products_read_halves(request, kind, multiple, skip, tile, m, k, n, seed
         )  # fmt: skip
         want = reference.gelu_backward(product, pre.astype(float)) if gelu else product
         close(got["da"], want, LIMITS[kind])
+
+
+@pytest.mark.parametrize("k", [1, 4, 7, 96, 1024])
+def test_products_of_halves_keep_the_bound_of_halves(halves, k) -> None:
+    """That of `driver kernels`; one rounding more of every product than it allows is beyond it."""
+    rng = np.random.default_rng(k)
+    a, b = normal(rng, 9, k), normal(rng, k, 12).astype(np.float16)
+    got = halves.run(
+        "matmul_forward_blocked_f16", shape_of((1, 0), 9, k, 12, 0) | {"VEC4": int(k % 4 == 0)},
+        groups_of((1, 0), 9, 12), a=a, b=operand(b, 0, "f16"), bias=empty(64), residual=empty(64),
+        pre=empty(64), out=empty(9, 12),
+    )["out"]  # fmt: skip
+    exact = a.astype(np.float64), b.astype(np.float64)
+    assert 0 < half_product_error(*exact, got.astype(np.float64)) < 1
+    off = exact[0] @ exact[1] + 2.0**-7 * (np.abs(exact[0]) @ np.abs(exact[1])) + 2.0**-12 * k
+    assert half_product_error(*exact, off) > 1
 
 
 @pytest.mark.parametrize("product", ["forward", "backward_da"])

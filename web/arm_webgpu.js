@@ -33,7 +33,7 @@ export async function open(job, io) {
     const packing = packing_of(flat_size, tuning.f16);
     Object.assign(made, { plan, dispatches, packing });
     const needs = needs_of(plan, [...dispatches, ...packing], sources);
-    return job.program.some(is_apart) ? larger(needs, needs_apart(job.program, sources, adapter)) : needs;
+    return job.program.some(is_apart) ? larger(needs, needs_apart(job.program, sources, adapter, job.arm.options.f16)) : needs;
   }, features_of(job.arm.options, job.program), ["timestamp-query"]);
   const { plan, dispatches, packing } = made;
   try {
@@ -54,7 +54,7 @@ export async function open(job, io) {
       hyper: await read_hyper(gpu, buffers, dispatches, shape),
     };
     const arm = new WebgpuArm(gpu, job, shape, buffers, plan, submits, pack, ran);
-    if (job.program.some(is_apart)) arm.workbench = workbench(gpu, sources, submit_flops(gpu.adapter));
+    if (job.program.some(is_apart)) arm.workbench = workbench(gpu, sources, submit_flops(gpu.adapter), job.arm.options.f16);
     return arm;
   } catch (error) {
     gpu.close();

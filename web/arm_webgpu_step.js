@@ -106,7 +106,7 @@ export function step_of(shape, tensors, flat_size, tuning) {
   const matmul = (label, product, rows, inner, cols, views, flags = {}) => {
     const option = { head: "mm_fwd", "head.dx": "mm_da" }[label] ?? OPTION_OF[product];
     const { kernel, constants, groups } = matmul_of(product, tuning.matmul[option], rows, inner, cols);
-    const suffix = product === "backward_db" ? "" : (REDUCED[tuning.f16] ?? "");
+    const suffix = halves_suffix(product, tuning.f16);
     if (suffix) {
       const { view, skip } = halves_of(views.b);
       views = { ...views, b: view };
@@ -367,6 +367,9 @@ export function matmul_of(product, { variant, tile, workgroup, subgroup_max_size
   const groups = [Math.ceil(cols / broad), Math.ceil(rows / high)];
   return { kernel: `matmul_${product}_${variant}`, constants, groups };
 }
+
+// Ending of the kernels that read the right side of such a product as halves; none where it stays float32.
+export const halves_suffix = (product, f16) => (product === "backward_db" ? "" : (REDUCED[f16] ?? ""));
 
 const pair = (text) => text.split("x").map(Number);
 

@@ -3,7 +3,7 @@
 // What is in place has buffers of its own, by the names that the WGSL binds; placing something else frees
 // them. An operation of a step may take several dispatches.
 
-import { fold, attention_shape, matmul_of, pad, rows_shape, tune, LAYOUT_OF } from "./arm_webgpu_step.js";
+import { fold, attention_shape, halves_suffix, matmul_of, packing_of, pad, rows_shape, tune, LAYOUT_OF } from "./arm_webgpu_step.js";
 import { needs_of } from "./arm_webgpu_limits.js";
 import { ArmError } from "./errors.js";
 
@@ -18,16 +18,22 @@ export const is_apart = ({ op }) => ["kernel", "operation", "roofline"].includes
 
 // ------------------------------------------------------------------------------ what runs
 
-// A product as operands and dispatches. `kernel` as in driver/records/page.py.
-function product_of({ product, kernel, tile, workgroup, M, N, K }, { subgroup_max_size }) {
+// A product as operands and dispatches. `kernel` as in driver/records/page.py; with `f16` its right side is
+// packed into halves where the step's would be.
+function product_of({ product, kernel, tile, workgroup, M, N, K }, { subgroup_max_size }, f16) {
   const layout = LAYOUT_OF[product];
   const [left, right, out] = { mm_fwd: ["a", "b", "out"], mm_da: ["dc", "b", "da"], mm_db: ["a", "dc", "db"] }[product];
   const made = matmul_of(layout, { variant: kernel, tile, workgroup, subgroup_max_size }, M, K, N);
+  const suffix = halves_suffix(layout, f16);
   const operand = (name, role, floats) => ({ name, role, size_bytes: floats * 4 });
   return {
     label: `${product} ${M}x${N}x${K}`,
-    operands: [operand(left, "in", M * K), operand(right, "in", K * N), operand(out, "out", M * N)],
-    dispatches: [{ label: product, ...made, flops: 2 * M * N * K }],
+    operands: [
+      operand(left, "in", M * K),
+      { ...operand(right, "in", K * N), halves: suffix !== "" },
+      operand(out, "out", M * N),
+    ],
+    dispatches: [{ label: product, ...made, kernel: made.kernel + suffix, flops: 2 * M * N * K }],
   };
 }
 
@@ -81,7 +87,8 @@ function operation_of({ name, sizes, operands }, { is_fallback }) {
   };
 }
 
-const asked_of = ({ kernel, operation }, adapter) => (kernel ? product_of(kernel, adapter) : operation_of(operation, adapter));
+const asked_of = ({ kernel, operation }, adapter, f16) =>
+  kernel ? product_of(kernel, adapter, f16) : operation_of(operation, adapter);
 
 const plan_of = ({ label, operands }) =>
   Object.fromEntries(
@@ -89,15 +96,15 @@ const plan_of = ({ label, operands }) =>
   );
 
 // What a program's kernels and operations need of the adapter.
-export function needs_apart(program, sources, adapter) {
-  const asked = program.filter(({ kernel, operation }) => kernel || operation).map((op) => asked_of(op, adapter));
+export function needs_apart(program, sources, adapter, f16) {
+  const asked = program.filter(({ kernel, operation }) => kernel || operation).map((op) => asked_of(op, adapter, f16));
   const plan = Object.assign({}, ...asked.map(plan_of));
   return needs_of(plan, asked.flatMap(({ dispatches }) => dispatches), sources);
 }
 
 // ------------------------------------------------------------------------------ running it
 
-export function workbench(gpu, sources, flops_per_submit) {
+export function workbench(gpu, sources, flops_per_submit, f16) {
   const { device, adapter } = gpu;
   const { STORAGE, UNIFORM, COPY_SRC, COPY_DST, MAP_READ } = GPUBufferUsage;
   const modules = new Map();
@@ -144,13 +151,26 @@ export function workbench(gpu, sources, flops_per_submit) {
     held = null;
     return gpu.scoped(label, async () => {
       const buffers = {};
-      for (const { name, role, size_bytes } of operands) {
+      for (const { name, role, size_bytes, halves } of operands) {
         buffers[name] = buffer_of(name, size_bytes / 4);
         const bytes = role === "out" ? new Uint8Array(size_bytes).fill(255) : bytes_by_name[name];
         device.queue.writeBuffer(buffers[name], 0, bytes);
+        if (halves) buffers[name] = await packed(name, buffers[name]);
       }
       held = { operands, buffers, given: bytes_by_name, dispatches, commands: await commands_of(dispatches, buffers) };
     });
+  }
+
+  // A buffer of floats → one of as many halves, as the step packs them.
+  async function packed(name, floats) {
+    const count = floats.size / 4;
+    const param16 = buffer_of(name, count / 2);
+    const clip = buffer_of("clip", NONE);
+    const dispatches = packing_of(count, "storage");
+    await timed(await commands_of(dispatches, { clip, param: floats, param16 }), 1);
+    floats.destroy();
+    clip.destroy();
+    return param16;
   }
 
   // Milliseconds of `times` calls of the commands, until their results could be mapped.
@@ -208,7 +228,7 @@ export function workbench(gpu, sources, flops_per_submit) {
 
     // One product's operands: A and B.
     load(kernel, a, b) {
-      const asked = product_of(kernel, adapter);
+      const asked = product_of(kernel, adapter, f16);
       const [left, right] = asked.operands;
       return put(asked, { [left.name]: a, [right.name]: b });
     },

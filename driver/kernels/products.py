@@ -1,11 +1,12 @@
 """The products of a step: which kernels and tiles, right or not, and how fast."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from driver.arms import AUTO, TILE_OF, TILES, ArmSpec
+from driver.arms import AUTO, TILE_OF, TILES, ArmSpec, Value, halves_of
 from driver.errors import UsageError
 from driver.jobs import kernel_op
 from driver.kernels.shapes import Shape
@@ -74,8 +75,12 @@ def judge(
     inputs: F32,
     same_sums: bool = True,
     go_on: Callable[[], None] = lambda: None,
+    options: Mapping[str, Value] = MappingProxyType({}),
 ) -> list[KernelRow]:
-    """Parity of every kernel, before any is timed. `go_on` is called before each and may raise."""
+    """Parity of every kernel, before any is timed. `go_on` is called before each and may raise.
+
+    `options` are the arm's: which products use halves.
+    """
     rows: list[KernelRow] = []
     first = ""
     right = True
@@ -87,7 +92,7 @@ def judge(
         same: bool | None = None
         if is_first:
             got = np.frombuffer(blobs[f"c{index}"], "<f4").reshape(kernel.M, kernel.N)
-            error = error_over_bound(kernel, inputs, got)
+            error = error_over_bound(kernel, inputs, got, halves_of(options, kernel.product))
             first, right = digests[index], error <= 1
             reason = None if right else f"{error:.3g} times the bound"
         else:

@@ -113,7 +113,9 @@ class _Asked:
         elsewhere = self._details(await self._bench.ask("threads", self._other, unposted, inputs))
         digests = [str(detail["output_sha256"]) for detail in details]
         judged = await aside(
-            lambda go_on: products.judge(kernels, digests, outcome.blobs, inputs, same_sums, go_on)
+            lambda go_on: products.judge(
+                kernels, digests, outcome.blobs, inputs, same_sums, go_on, self._arm.options
+            )
         )
         rows = list(map(products.placed, judged, details, elsewhere))
         right = [row.kernel for row in rows if row.status == "ok"]

@@ -22,7 +22,7 @@ from driver.parity.measures import (
     without_key_bias,
 )
 from driver.parity.precision import NAMES, Precision, precision_of, reduced_limits
-from driver.parity.rounding import UNIT, gamma, largest_ratio, product_error
+from driver.parity.rounding import UNIT, gamma, half_product_error, largest_ratio, product_error
 
 __all__ = [
     "ADAPTER_IDENTITY",
@@ -36,6 +36,7 @@ __all__ = [
     "gamma",
     "gate_limits",
     "gate_plans",
+    "half_product_error",
     "judge",
     "key_bias_ratio",
     "largest_ratio",
