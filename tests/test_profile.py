@@ -60,6 +60,22 @@ def test_what_takes_less_than_the_clocks_step_is_marked() -> None:
     assert "steps of 600,000 ns" in text and "marked ~ takes less" in text
 
 
+def test_the_step_beside_its_fastest_products() -> None:
+    """Of the round that counts: FLOPs of all operations over the time of the whole."""
+    found = profile_of(ProfileSamples.model_validate(RAW), CONFIG)
+    (product,) = (op for op in found.ops if op.op.startswith(("matmul_", "head_")))
+    share = product.ms / found.wall_profiled_ms  # the only operation that has FLOPs
+    assert product.gflops
+    console = new_console(200, False)
+    print_profile(console, parts().plan.arms[0].model_copy(update={"profile": found}))
+    text = text_of(console)
+    assert f"{product.gflops * share:.4g} GFLOP/s, {share:.0%} of {product.op}" in text
+    few = found.model_copy(update={"ops": tuple(op for op in found.ops if op != product)})
+    console = new_console(200, False)
+    print_profile(console, parts().plan.arms[0].model_copy(update={"profile": few}))
+    assert "fastest products" not in text_of(console)
+
+
 def test_the_shares_add_up_however_rounds_differ() -> None:
     """The disturbed round counts for the range of the cost alone."""
     raw = RAW | {"profiled_ms": [12.0, 300.0, 20.0, 22.0]}

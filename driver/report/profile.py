@@ -12,6 +12,7 @@ from driver.records import (
 from driver.report.terminal import add_row, new_table, number_text, percent_text, write_line
 
 PROFILE_HEADINGS = ("operation", "calls", "ms/step", "share", "GFLOP/s")
+PRODUCTS = ("matmul_", "head_")  # how the operations that are matrix products begin
 
 
 def profile_of(console: Console, arm: ArmPlan) -> None:
@@ -46,10 +47,27 @@ def profile_rows(profile: Profile) -> Iterator[tuple[str, ...]]:
 
 
 def profile_notes(profile: Profile) -> Iterator[str]:
-    """What asking cost, and what the clock could tell."""
+    """What asking cost, what the clock could tell, and the step beside its fastest products."""
     yield _cost_line(profile)
     if profile.samples.clock_step_ms is not None:
         yield _step_line(profile)
+    if reached := _reached_line(profile):
+        yield reached
+
+
+def _reached_line(profile: Profile) -> str | None:
+    """The step's rate beside that of its fastest products, both of the same windows."""
+    timed = [op for op in profile.ops if op.gflops and op.flops and not op.below_clock_step]
+    products = [op for op in timed if op.op.startswith(PRODUCTS)]
+    if not products or not profile.wall_profiled_ms:
+        return None
+    best = max(products, key=lambda op: op.gflops or 0.0)
+    flops = sum(op.flops or 0 for op in profile.ops)
+    rate = flops / profile.wall_profiled_ms / 1e6
+    return (
+        f"the step's products and attention over all of its time: {number_text(rate)} GFLOP/s, "
+        f"{rate / (best.gflops or 1.0):.0%} of {best.op}, its fastest products"
+    )
 
 
 def _cost_line(profile: Profile) -> str:
