@@ -2,9 +2,9 @@
 
 A quantity's change is the difference of its means over blocks, on the log scale. Its variance has
 three parts: that of the blocks of either receipt (s²/n), and twice the variance *between runs*,
-which blocks do not show and a calibration does. The interval is Student's with the degrees of
-freedom of Welch and Satterthwaite. Without a calibration there is only the part that blocks show,
-and the answer is `unsure` whatever it looks like.
+which blocks do not show and a calibration or the history does. The interval is Student's with the
+degrees of freedom of Welch and Satterthwaite. Without a calibration there is only the part that
+blocks show, and the answer is `unsure` whatever it looks like.
 
 An arm's times in different runs have the between-run spread of that arm. The ratio of two arms that
 are the same has that of A/A ratios; for two different arms both arms' spreads are added.
@@ -26,7 +26,8 @@ from driver.stats import CONFIDENCE, step_ms
 _SAME_MACHINE = ("cpu", "architecture", "cores_usable", "system")
 NO_CALIBRATION = (
     "between-run noise is not known: `driver calibrate` measures it on this machine, and later "
-    "receipts quote it. The interval is from blocks alone and would be too narrow"
+    "receipts quote it; three runs of the arm in `driver history` tell it too. The interval is "
+    "from blocks alone and would be too narrow"
 )
 
 
@@ -39,6 +40,26 @@ class Part:
 
 
 @dataclass(frozen=True)
+class RunTime:
+    """When a run was."""
+
+    utc: str
+
+
+@dataclass(frozen=True)
+class Spread:
+    """What earlier receipts of an arm say of noise between runs, as a calibration does."""
+
+    between_step_sd: float | None
+    between_ratio_sd: float | None  # of the ratio of the two arms compared, not of A/A runs
+    ratio_runs: int
+    runs: tuple[RunTime, ...]
+
+
+Noise = Calibration | Spread
+
+
+@dataclass(frozen=True)
 class Level:
     """A quantity in one receipt: mean of its logarithm, and the variance of that mean."""
 
@@ -47,7 +68,7 @@ class Level:
 
 
 def compare_receipts(
-    base: Receipt, new: Receipt, margin: float, calibrations: Sequence[Calibration | None]
+    base: Receipt, new: Receipt, margin: float, calibrations: Sequence[Noise | None]
 ) -> CompareReport:
     """Every arm's change and the ratio's. `calibrations` are of A and of B, where known.
 
@@ -70,7 +91,7 @@ def compare_receipts(
 # --------------------------------------------------------------------------- comparable?
 
 
-def larger(*calibrations: Calibration | None) -> Calibration | None:
+def larger(*calibrations: Noise | None) -> Noise | None:
     """The one that knows of most noise; None where none knows of any."""
     known = [c for c in calibrations if c is not None and c.between_step_sd is not None]
     return max(known, key=lambda c: c.between_step_sd or 0.0, default=None)
@@ -136,16 +157,18 @@ def _without_tiles(arm: ArmPlan) -> tuple[object, ...]:
 
 
 def changes_of(
-    base: Receipt, new: Receipt, margin: float, calibrations: Sequence[Calibration | None]
+    base: Receipt, new: Receipt, margin: float, calibrations: Sequence[Noise | None]
 ) -> Iterator[Change]:
     """A, B, and B against A."""
     arms = []
     for side, calibration in zip(SIDES, calibrations, strict=True):
         spread = _between(calibration.between_step_sd if calibration else None, calibration)
-        arms.append(_change(side, _arm_level(base, side), _arm_level(new, side), spread, margin))
+        arms.append(
+            change_between(side, arm_level(base, side), arm_level(new, side), spread, margin)
+        )
     yield from arms
-    levels = _ratio_level(base), _ratio_level(new)
-    ratio = _change("B against A", *levels, _ratio_between(base, calibrations), margin)
+    levels = ratio_level(base), ratio_level(new)
+    ratio = change_between("B against A", *levels, _ratio_between(base, calibrations), margin)
     gained = arms[0].change is not None and arms[0].change < 1 - margin
     if ratio.word == "regression" and gained:
         words = "A became faster, so that B may have lost nothing"
@@ -153,16 +176,19 @@ def changes_of(
     yield ratio
 
 
-def _between(sd: float | None, calibration: Calibration | None) -> Part | None:
+def _between(sd: float | None, calibration: Noise | None) -> Part | None:
     if sd is None or calibration is None:
         return None
     return Part(sd * sd, len(calibration.runs) - 1)
 
 
-def _ratio_between(base: Receipt, calibrations: Sequence[Calibration | None]) -> Part | None:
+def _ratio_between(base: Receipt, calibrations: Sequence[Noise | None]) -> Part | None:
     """Between-run variance of the log ratio."""
     a, b = calibrations
-    if _without_tiles(base.plan.arms[0]) == _without_tiles(base.plan.arms[1]):
+    if isinstance(a, Spread) and a.between_ratio_sd is not None:
+        return Part(a.between_ratio_sd**2, a.ratio_runs - 1)
+    same = _without_tiles(base.plan.arms[0]) == _without_tiles(base.plan.arms[1])
+    if same and not isinstance(a, Spread):
         return _between(a.between_ratio_sd if a else None, a)
     first = _between(a.between_step_sd if a else None, a)
     second = _between(b.between_step_sd if b else None, b)
@@ -171,7 +197,7 @@ def _ratio_between(base: Receipt, calibrations: Sequence[Calibration | None]) ->
     return _sum([first, second])
 
 
-def _arm_level(receipt: Receipt, side: Side) -> Level | None:
+def arm_level(receipt: Receipt, side: Side) -> Level | None:
     """Mean log ms per step of one side over its blocks."""
     blocks: dict[int, list[float]] = {}
     for slot in receipt.slots:
@@ -185,7 +211,7 @@ def _arm_level(receipt: Receipt, side: Side) -> Level | None:
     return Level(fmean(values), Part(variance(values) / n, n - 1) if n > 1 else None)
 
 
-def _ratio_level(receipt: Receipt) -> Level | None:
+def ratio_level(receipt: Receipt) -> Level | None:
     """Log of time of B over time of A, from the receipt's own estimate."""
     estimate = receipt.comparison.estimate
     if estimate.ratio is None:
@@ -197,7 +223,7 @@ def _ratio_level(receipt: Receipt) -> Level | None:
     return Level(-math.log(estimate.ratio), part)
 
 
-def _change(
+def change_between(
     of: Literal["A", "B", "B against A"],
     base: Level | None,
     new: Level | None,
@@ -222,7 +248,7 @@ def _change(
         whole = _sum(parts)
         half = t_quantile(whole.df) * math.sqrt(whole.variance)
         low, high = change - half, change + half
-        word, reason = _word(low, high, margin), None
+        word, reason = change_word(low, high, margin), None
         if between is None:
             word, reason = "unsure", NO_CALIBRATION
     return Change(
@@ -238,7 +264,7 @@ def _change(
     )
 
 
-def _word(low: float, high: float, margin: float) -> ChangeWord:
+def change_word(low: float, high: float, margin: float) -> ChangeWord:
     """From the interval on the log of NEW over BASE; regression only where all of it is beyond."""
     inside = math.log1p(margin)
     if low > inside:
@@ -264,9 +290,7 @@ def _exp(log: float) -> float:
 # --------------------------------------------------------------------------- remarks
 
 
-def _remarks(
-    base: Receipt, new: Receipt, calibrations: Sequence[Calibration | None]
-) -> Iterator[str]:
+def _remarks(base: Receipt, new: Receipt, calibrations: Sequence[Noise | None]) -> Iterator[str]:
     for one, two in zip(base.plan.arms, new.plan.arms, strict=True):
         if one.options != two.options:
             keys = [k for k in sorted(one.options) if one.options[k] != two.options.get(k)]

@@ -16,7 +16,7 @@ from pathlib import Path
 from driver import corpus as corpora
 from driver import presets
 from driver.arms import ArmSpec, parse_arm
-from driver.compare import changes_of, other_place, other_work
+from driver.compare import Noise, changes_of, other_place, other_work
 from driver.errors import ReceiptError, UsageError
 from driver.parity import SIDES
 from driver.plan import Purpose
@@ -24,7 +24,6 @@ from driver.records import (
     Agreement,
     ArmPlan,
     Aspect,
-    Calibration,
     Change,
     Pinned,
     Receipt,
@@ -120,7 +119,7 @@ def judge(
     new: Receipt,
     name: str,
     margin: float,
-    calibrations: Sequence[Calibration | None],
+    calibrations: Sequence[Noise | None],
 ) -> Reproduction:
     """What of BASE the receipt NEW (a file called `name`) repeats."""
     aspects = tuple(_aspects(base, new, margin, calibrations))
@@ -142,7 +141,7 @@ def overall(outcomes: Sequence[Agreement]) -> Agreement:
 
 
 def _aspects(
-    base: Receipt, new: Receipt, margin: float, calibrations: Sequence[Calibration | None]
+    base: Receipt, new: Receipt, margin: float, calibrations: Sequence[Noise | None]
 ) -> Iterator[Aspect]:
     if new.verdict.status == "failed":
         reasons = "; ".join(new.verdict.reasons)

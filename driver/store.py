@@ -73,13 +73,18 @@ def write_json(path: Path, data: Any) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Like `write_json`, for text."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Like `write_json`, for anything."""
     path = path.resolve()  # through a link, to what it names
     check_target(path)
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=".partial-")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
             Path(name).chmod(0o644)
             Path(name).replace(path)
         except BaseException:

@@ -51,6 +51,7 @@ ORDER = [
     "store",  # receipts as files: receipt itself does no I/O
     "rebuild",  # the files that a receipt names, made from this source
     "compare",  # two receipts
+    "trend",  # many: changes of level, a new run beside earlier ones
     "pin",
     "workload",  # what the arms train, and what the reference makes of it
     "prepare",
@@ -83,6 +84,7 @@ MATHS = [
     "profile",
     "receipt",
     "compare",
+    "trend",
     "report",
 ]
 IO_MODULES = {

@@ -3,7 +3,7 @@
 import os
 import sys
 
-from driver.cli import bench, evidence, lists, machine, receipts, run
+from driver.cli import bench, evidence, history, lists, machine, receipts, run
 from driver.cli.frame import app
 from driver.errors import DriverError, Interrupted, UsageError
 
@@ -27,6 +27,7 @@ for name, command in (
     ("schema", lists.schema),
 ):
     app.command(name)(command)
+app.add_typer(history.app, name="history")
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from driver import calibrate, compare, presets, report, reproduce, store
+from driver import calibrate, compare, history, presets, report, reproduce, store
 from driver.calibration import calibration_key
 from driver.cli.frame import (
     BlocksOption,
@@ -20,12 +20,12 @@ from driver.cli.frame import (
     check_places,
     corpus_for,
     measured,
+    parse_margin,
 )
-from driver.errors import ReceiptError, UsageError
-from driver.plan import evaluator
+from driver.parity import SIDES
 from driver.presets import parse_duration
-from driver.receipt import examine, parse
-from driver.records import Calibration, Receipt
+from driver.receipt import parse
+from driver.records import HistoryReceipt, Receipt
 from driver.run import exit_code
 from driver.run import run as run_preset
 
@@ -34,20 +34,28 @@ def compare_command(
     base: Annotated[Path, typer.Argument(help="The earlier receipt.")],
     new: Annotated[Path, typer.Argument(help="The later receipt.")],
     margin: Annotated[str, typer.Option(help="A change within it is none: 2% or 0.02.")] = "2%",
+    db: Annotated[
+        Path | None,
+        typer.Option("--db", metavar="FILE", help="The history; default in the data folder."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """What changed between two receipts, arm by arm, and whether that is proved.
 
     regression: the whole 95% interval of the change lies beyond the margin
     (code 1). Runs differ by more than their blocks show: `driver calibrate`
-    measures how much, and without that the answer is `unsure`. Receipts
+    measures how much, three earlier runs in `driver history` tell it too,
+    and without either the answer is `unsure`. Receipts
     that cannot be compared are refused with the reasons (code 2). The
     strong form is one run of both: --arms wasm:source=REV,wasm.
 
     Example: driver compare base.receipt.json new.receipt.json --margin 3%
     """
-    limit, one, two = _margin(margin), _valid_receipt(base), _valid_receipt(new)
-    found = compare.compare_receipts(one, two, limit, _calibrations(one, two))
+    limit = parse_margin(margin)
+    (one, _), (two, rows) = history.read_one(base), history.read_one(new)
+    spreads = _spreads(db or history.default_path(), rows.receipt, (one.digest, two.digest))
+    noise = [compare.larger(*pair) for pair in zip(_calibrations(one, two), spreads, strict=True)]
+    found = compare.compare_receipts(one, two, limit, noise)
     print(found.model_dump_json(indent=1) if as_json else report.comparison(found))
     raise typer.Exit(1 if found.regressed else 0)
 
@@ -73,7 +81,7 @@ def reproduce_command(
 
     Example: driver reproduce small-wasm-webgpu.receipt.json --budget 5m
     """
-    limit, base = _margin(margin), _valid_receipt(receipt)
+    limit, base = parse_margin(margin), history.read_one(receipt)[0]
     budget_s = parse_duration(budget) if budget else None
     request = reproduce.request_for(base, out, corpus_file, budget_s, headed)
     check_places(out)
@@ -134,16 +142,17 @@ def calibrate_command(
         print(f"\ncalibration: {path}", flush=True)
 
 
-def _valid_receipt(path: Path) -> Receipt:
-    """A receipt to build on. Raises ReceiptError for one that does not verify."""
-    data = store.read_receipt(path)
-    found = examine(data, evaluator())
-    if found.faults:
-        raise ReceiptError(f"{path}: INVALID: {found.faults[0]} (driver verify says more)")
-    return parse(data)
+def _spreads(
+    db: Path, new: HistoryReceipt, leave_out: tuple[str, str]
+) -> list[compare.Spread | None]:
+    """What the history says of noise between runs of either arm, where there is a history."""
+    if not db.exists():
+        return [None, None]
+    with history.opened(db) as connection:
+        return [history.spread_of(connection, new, side, leave_out) for side in SIDES]
 
 
-def _calibrations(base: Receipt, new: Receipt) -> list[Calibration | None]:
+def _calibrations(base: Receipt, new: Receipt) -> list[compare.Noise | None]:
     """Of either arm the calibration that knows of most noise: quoted by a receipt, or kept here."""
     return [
         compare.larger(
@@ -153,14 +162,3 @@ def _calibrations(base: Receipt, new: Receipt) -> list[Calibration | None]:
         )
         for i in (0, 1)
     ]
-
-
-def _margin(text: str) -> float:
-    number = text.strip().removesuffix("%")
-    try:
-        value = float(number) / (100 if text.strip().endswith("%") else 1)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < 1:
-        raise UsageError(f"--margin {text!r:.40}: expected a part such as 2% or 0.02")
-    return value

@@ -84,6 +84,18 @@ def parse_blocks(text: str | None) -> tuple[int | None, bool]:
         raise UsageError(f"--blocks {text}: expected a number, or auto") from None
 
 
+def parse_margin(text: str) -> float:
+    """A part as a person writes it, 2% or 0.02. Raises UsageError."""
+    number = text.strip().removesuffix("%")
+    try:
+        value = float(number) / (100 if text.strip().endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1:
+        raise UsageError(f"--margin {text!r:.40}: expected a part such as 2% or 0.02")
+    return value
+
+
 def check_numbers(blocks: int | None, seed: int | None) -> None:
     if blocks is not None and not 1 <= blocks <= 10_000:
         raise UsageError(

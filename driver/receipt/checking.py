@@ -19,12 +19,15 @@ from driver.parity import SIDES, gate_plans
 from driver.profile import profile_of
 from driver.receipt.deriving import derive
 from driver.receipt.sealing import digest, parse, sha256
-from driver.records import ArmPlan, Evaluator, Plan, Receipt
+from driver.records import ArmPlan, Comparison, Evaluator, Gate, Plan, Receipt, Verdict
 
 # The most blocks that a run takes. What has more would only cost whoever checks it time.
 MOST_BLOCKS = 10_000
 # Medians, quartiles and block values are plain arithmetic on the windows, the same in all versions.
 FIXED_BY_FORMAT = ("comparison/arms/", "comparison/blocks/")
+
+
+Derived = tuple[Comparison, tuple[Gate, ...], Verdict]
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,8 @@ class Examination:
     faults: tuple[str, ...]
     unconfirmed: tuple[str, ...]
     remarks: tuple[str, ...]
+    receipt: Receipt | None = None  # where it could be evaluated
+    derived: Derived | None = None  # from its raw data, by this evaluator
 
     @property
     def status(self) -> Literal["valid", "unconfirmed", "invalid"]:
@@ -59,7 +64,10 @@ def examine(data: Any, evaluator: Evaluator) -> Examination:
             return Examination(tuple(faults), (), ())
         faults = [*_digest_faults(data, receipt), *_time_faults(receipt)]
         faults += _contradictions(receipt)
-        different = _differences(receipt, receipt.plan.evaluator != evaluator)
+        derived = derive(
+            receipt.plan, receipt.environment, receipt.reference, receipt.parity, receipt.slots
+        )
+        different = _differences(receipt, derived, receipt.plan.evaluator != evaluator)
     except ReceiptError as error:
         return Examination((str(error),), (), ())
     except (ValueError, ArithmeticError, LookupError, TypeError, RecursionError) as error:
@@ -72,11 +80,11 @@ def examine(data: Any, evaluator: Evaluator) -> Examination:
         wanted = [gate.model_dump() for gate in gates]
         planned = [gate.model_dump() for gate in receipt.plan.gates]
         faults += different + _unlike(wanted, planned, "plan/gates") + _adapter_unlike(receipt)
-        return Examination(tuple(faults), (), ())
+        return Examination(tuple(faults), (), (), receipt, derived)
     fixed = [line for line in different if line.startswith(FIXED_BY_FORMAT)]
     others = tuple(line for line in different if line not in fixed)
     remark = _evaluator_remark(receipt.plan.evaluator, evaluator, len(others))
-    return Examination((*faults, *fixed), others, (remark,))
+    return Examination((*faults, *fixed), others, (remark,), receipt, derived)
 
 
 def _evaluator_remark(judged: Evaluator, here: Evaluator, different: int) -> str:
@@ -94,16 +102,14 @@ def _evaluator_remark(judged: Evaluator, here: Evaluator, different: int) -> str
     )
 
 
-def _differences(receipt: Receipt, other: bool) -> list[str]:
+def _differences(receipt: Receipt, derived: Derived, other: bool) -> list[str]:
     """Comparison, gates, verdict and profiles that are not what the raw data give."""
-    comparison, gates, verdict = derive(
-        receipt.plan, receipt.environment, receipt.reference, receipt.parity, receipt.slots
-    )
+    comparison, gates, verdict = derived
     found = []
-    for name, derived in (("comparison", comparison), ("verdict", verdict)):
+    for name, computed in (("comparison", comparison), ("verdict", verdict)):
         # Another evaluator's receipt may lack what was derived only later.
         have = getattr(receipt, name).model_dump(mode="python", exclude_unset=other)
-        want = derived.model_dump(mode="python")
+        want = computed.model_dump(mode="python")
         found += _unlike(_as_far_as(want, have) if other else want, have, name)
     for index, arm in enumerate(receipt.plan.arms):
         if arm.profile:

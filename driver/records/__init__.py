@@ -16,6 +16,14 @@ from driver.records.evidence import (
     VerifyAnswer,
 )
 from driver.records.geometry import Dispatch, GeometryReport, GpuCalls, StepGeometry
+from driver.records.history import (
+    HistoryAdded,
+    HistoryChange,
+    HistoryReceipt,
+    HistoryReport,
+    HistorySlot,
+    Refused,
+)
 from driver.records.kernels import (
     ForkTimes,
     KernelReport,
@@ -124,6 +132,11 @@ __all__ = [
     "GateStatus",
     "GeometryReport",
     "GpuCalls",
+    "HistoryAdded",
+    "HistoryChange",
+    "HistoryReceipt",
+    "HistoryReport",
+    "HistorySlot",
     "Job",
     "JobResult",
     "Kernel",
@@ -161,6 +174,7 @@ __all__ = [
     "Receipt",
     "Record",
     "ReferenceFacts",
+    "Refused",
     "Reproduction",
     "Roofline",
     "Rung",

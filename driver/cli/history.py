@@ -1,0 +1,311 @@
+"""`driver history`: receipts kept in a database, and what they tell over time."""
+
+import csv
+import json
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any
+
+import duckdb
+import typer
+
+from driver import compare, history, report, store
+from driver.calibration import calibration_key
+from driver.cli.frame import JsonOption, parse_margin, terminal
+from driver.errors import UsageError
+from driver.records import HistoryAdded, HistoryReceipt, Refused
+
+app = typer.Typer(
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Keep receipts in a database: add, list, plot, query, export, compare.",
+)
+DatabaseOption = Annotated[
+    Path | None,
+    typer.Option("--db", metavar="FILE", help="The history's file; default in the data folder."),
+]
+MachineOption = Annotated[str | None, typer.Option(help="Part of the machine's description.")]
+BrowserOption = Annotated[str | None, typer.Option(help="Part of the browser, as `chromium 143`.")]
+PresetOption = Annotated[str | None, typer.Option(help="The preset's name.")]
+ArmOption = Annotated[
+    str | None, typer.Option(help="An arm's name, or part of it with `:` or `=`: threads=1.")
+]
+VerdictOption = Annotated[
+    str | None, typer.Option(help="qualified, unqualified, failed, or invalid.")
+]
+SinceOption = Annotated[
+    str | None, typer.Option(metavar="DATE|DAYS", help="2026-11-01, or 30d: of the last 30 days.")
+]
+LastOption = Annotated[int | None, typer.Option(help="The newest N of them.", min=1)]
+VERDICTS = ("qualified", "unqualified", "failed", "invalid")
+_LONGEST_SPAN_DAYS = 36_500
+
+
+@app.command("add")
+def add_command(
+    receipts: Annotated[
+        list[str], typer.Argument(metavar="RECEIPT|FOLDER|GLOB...", help="Where receipts are.")
+    ],
+    db: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Add receipts; folders are searched for *.receipt.json.
+
+    Everything is computed again from the raw data. What is no receipt is
+    named and left out (code 2), what contradicts itself is named, marked and
+    kept (code 1), the others are added. The same receipt twice is one entry.
+
+    Example: driver history add receipts/
+    """
+    if any(not place for place in receipts):
+        raise UsageError("history add: an empty name; give a receipt, a folder or a pattern")
+    path = db or history.default_path()
+    files, empty = history.find(receipts)
+    read = history.read_all(files)
+    rows = [one for one in read if isinstance(one, history.Rows)]
+    fresh, total = history.add(path, rows) if rows or path.exists() else (0, 0)
+    found = HistoryAdded(
+        database=str(path),
+        read=len(files),
+        added=fresh,
+        renewed=len({row.receipt.digest for row in rows}) - fresh,
+        total=total,
+        invalid=tuple(
+            Refused(file=str(file), reason=one.receipt.fault or "")
+            for file, one in zip(files, read, strict=True)
+            if isinstance(one, history.Rows) and one.receipt.checked == "invalid"
+        ),
+        unreadable=(*empty, *(one for one in read if isinstance(one, Refused))),
+    )
+    print(found.model_dump_json(indent=1) if as_json else report.added(found))
+    raise typer.Exit(2 if found.unreadable else 1 if found.invalid else 0)
+
+
+@app.command("list")
+def list_command(
+    machine: MachineOption = None,
+    browser: BrowserOption = None,
+    preset: PresetOption = None,
+    arm: ArmOption = None,
+    verdict: VerdictOption = None,
+    since: SinceOption = None,
+    last: LastOption = None,
+    db: DatabaseOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List receipts, newest first.
+
+    Example: driver history list --preset small --arm webgpu --last 20
+    """
+    rows = _receipts(db, _filter(machine, browser, preset, arm, verdict, since, last))
+    if as_json:
+        print(json.dumps([row.model_dump(mode="json") for row in rows], indent=1))
+    else:
+        print(report.listing(rows, *terminal()))
+
+
+@app.command("plot")
+def plot_command(
+    out: Annotated[Path, typer.Argument(metavar="FILE.svg|FILE.png", help="The picture.")],
+    machine: MachineOption = None,
+    browser: BrowserOption = None,
+    preset: PresetOption = None,
+    arm: ArmOption = None,
+    verdict: VerdictOption = None,
+    since: SinceOption = None,
+    last: LastOption = None,
+    db: DatabaseOption = None,
+) -> None:
+    """Draw ms/step of every arm and the ratio over time, with changes of level marked.
+
+    Example: driver history plot trend.svg --preset small --since 90d
+    """
+    kind = out.suffix.lower().removeprefix(".")
+    if kind not in ("svg", "png"):
+        raise UsageError(f"{out}: expected a name that ends in .svg or .png")
+    store.check_target(out.resolve())
+    rows = _receipts(db, _filter(machine, browser, preset, arm, verdict, since, last))
+    try:
+        drawn = report.picture(rows, "svg" if kind == "svg" else "png")
+    except ValueError as error:
+        raise UsageError(
+            f"history plot: {error} fits; `driver history list` shows what there is"
+        ) from error
+    store.write_bytes(out, drawn.data)
+    print(f"{len(rows)} receipts in {out}")
+    if drawn.notes:
+        print("not drawn: " + "; ".join(drawn.notes[:20]) + "; --preset, --machine, … narrow it")
+
+
+@app.command("query")
+def query_command(
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="One statement that reads.")],
+    db: DatabaseOption = None,
+    as_json: JsonOption = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
+) -> None:
+    """Ask the tables `receipts` and `slots` in DuckDB's SQL; nothing can be written or read else.
+
+    Example: driver history query "SELECT preset, median(ratio) FROM receipts GROUP BY preset"
+    """
+    found = history.query(db or history.default_path(), sql)
+    if as_json:
+        rows = [dict(zip(found.columns, map(_json_value, row), strict=True)) for row in found.rows]
+        print(json.dumps(rows, indent=1, ensure_ascii=False))
+    elif as_csv:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(found.columns)
+        writer.writerows(
+            ["" if value is None else _json_value(value) for value in row] for row in found.rows
+        )
+    else:
+        print(report.answer(found.columns, found.rows, terminal()[0]))
+
+
+@app.command("export")
+def export_command(
+    out: Annotated[Path, typer.Argument(metavar="FILE.parquet", help="Where it goes.")],
+    table: Annotated[str, typer.Option(help="receipts or slots.")] = "receipts",
+    machine: MachineOption = None,
+    browser: BrowserOption = None,
+    preset: PresetOption = None,
+    arm: ArmOption = None,
+    verdict: VerdictOption = None,
+    since: SinceOption = None,
+    last: LastOption = None,
+    db: DatabaseOption = None,
+) -> None:
+    """Write a table as Parquet.
+
+    Example: driver history export slots.parquet --table slots --preset small
+    """
+    chosen = _filter(machine, browser, preset, arm, verdict, since, last)
+    rows = history.export(db or history.default_path(), table, chosen, out)
+    print(f"{rows} rows in {out}")
+
+
+@app.command("compare")
+def compare_command(
+    receipt: Annotated[Path, typer.Argument(help="The new receipt; it need not be added.")],
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            "--baseline",
+            metavar="RECEIPT|DIGEST",
+            help="One that stays, so that nothing creeps: a file, or a digest's first digits.",
+        ),
+    ] = None,
+    last: Annotated[
+        int,
+        typer.Option(help="Earlier runs of the same arm, machine and browser.", min=3, max=1000),
+    ] = history.DEFAULT_LAST,
+    margin: Annotated[str, typer.Option(help="A change within it is none: 2% or 0.02.")] = "2%",
+    db: DatabaseOption = None,
+    as_json: JsonOption = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print a table for a CI job's page.")
+    ] = False,
+) -> None:
+    """Set a new receipt beside the last runs, a baseline, and its arms beside each other.
+
+    regression (code 1): the whole 95% interval of a change lies beyond the
+    margin. Against the last runs it is a prediction interval from how much
+    those differ; against a baseline as in `driver compare`; and where B is
+    A's arm from another source, the receipt's own estimate. What cannot be
+    compared is `unsure`, with the reason.
+
+    Example: driver history compare new.receipt.json --last 20 --baseline base.receipt.json
+    """
+    limit, path = parse_margin(margin), db or history.default_path()
+    new, rows = history.read_one(receipt)
+    calibrations = [
+        compare.larger(
+            new.plan.arms[i].calibration,
+            store.load_calibration(calibration_key(new.plan, new.environment, i)),
+        )
+        for i in (0, 1)
+    ]
+    with _maybe_opened(path) as connection:
+        base = _baseline(connection, path, baseline)
+        found = history.judge(connection, rows.receipt, base, last, limit, calibrations)
+    if as_json:
+        print(found.model_dump_json(indent=1))
+    else:
+        print(report.against_markdown(found) if markdown else report.against(found))
+    raise typer.Exit(1 if found.regressed else 0)
+
+
+@contextmanager
+def _maybe_opened(path: Path) -> Iterator[duckdb.DuckDBPyConnection | None]:
+    """The history where there is one: the first night has none."""
+    if not path.exists():
+        yield None
+        return
+    with history.opened(path) as connection:
+        yield connection
+
+
+def _baseline(
+    connection: duckdb.DuckDBPyConnection | None, path: Path, text: str | None
+) -> HistoryReceipt | None:
+    if text is None:
+        return None
+    if Path(text).exists():
+        return history.read_one(Path(text))[1].receipt
+    if connection is None:
+        raise UsageError(f"--baseline {text!r:.80}: no such file, and no history at {path}")
+    return history.by_digest(connection, text)
+
+
+def _receipts(db: Path | None, chosen: history.Filter) -> list[HistoryReceipt]:
+    with history.opened(db or history.default_path()) as connection:
+        return history.receipts(connection, chosen)
+
+
+def _filter(
+    machine: str | None,
+    browser: str | None,
+    preset: str | None,
+    arm: str | None,
+    verdict: str | None,
+    since: str | None,
+    last: int | None,
+) -> history.Filter:
+    if verdict is not None and verdict not in VERDICTS:
+        raise UsageError(f"--verdict {verdict!r:.40}: expected one of {', '.join(VERDICTS)}")
+    return history.Filter(machine, browser, preset, arm, verdict, _since(since), last)
+
+
+def _since(text: str | None) -> datetime | None:
+    """A day or time in UTC, or that many days ago."""
+    if text is None:
+        return None
+    days = text.removesuffix("d")
+    if text.endswith("d") and days.isascii() and days.isdigit() and len(days) < 6:
+        span = timedelta(days=min(int(days), _LONGEST_SPAN_DAYS))
+        return datetime.now(UTC).replace(tzinfo=None) - span
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"--since {text!r:.40}: expected 2026-11-01, or 30d") from None
+    return found.astimezone(UTC).replace(tzinfo=None) if found.tzinfo else found
+
+
+def _json_value(value: Any) -> Any:
+    """A value of a query as JSON has it: what is not finite is null, times are text."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, list | tuple):
+        return [_json_value(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): _json_value(item) for key, item in value.items()}
+    if isinstance(value, Decimal):
+        return float(value)
+    if value is None or isinstance(value, str | int | bool):
+        return value
+    return value.isoformat() if isinstance(value, datetime) else str(value)

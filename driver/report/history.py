@@ -1,0 +1,143 @@
+"""What the history has → tables of text."""
+
+import html
+from collections.abc import Sequence
+from typing import Any
+
+from rich.text import Text
+
+from driver.records import HistoryAdded, HistoryReceipt, HistoryReport
+from driver.report.terminal import (
+    add_row,
+    new_console,
+    new_table,
+    number_text,
+    text_of,
+    visible,
+    write_line,
+)
+
+_STYLE = {"qualified": "green", "unqualified": "yellow", "failed": "bold red"}
+_MOST_REFUSED = 20
+
+
+def added(found: HistoryAdded) -> str:
+    """What `driver history add` did."""
+    console = new_console(110, False)
+    for kind, refused in (("INVALID, kept", found.invalid), ("not added", found.unreadable)):
+        for one in refused[:_MOST_REFUSED]:
+            write_line(console, f"{kind}: {one.file}: {one.reason}")
+        if len(refused) > _MOST_REFUSED:
+            write_line(console, f"and {len(refused) - _MOST_REFUSED} more")
+    write_line(
+        console,
+        f"{found.added} added, {found.renewed} renewed, {len(found.unreadable)} not added; "
+        f"{found.total} receipts in {found.database}",
+    )
+    return text_of(console)
+
+
+def listing(rows: Sequence[HistoryReceipt], width: int = 110, colour: bool = False) -> str:
+    """A line per receipt, in the order given."""
+    console = new_console(max(width, 60), colour)
+    machines = len({row.machine for row in rows}) > 1
+    headings = ["date", "preset", "arms", *(["machine"] if machines else []), "browser", "A/B"]
+    headings += ["95% interval", "verdict", "digest"]
+    table = new_table(headings, [h for h in headings if h not in ("A/B",)])
+    for row in rows:
+        style = _STYLE[row.verdict] if colour else ""
+        word: str = row.verdict
+        if row.verdict_stated != row.verdict:
+            word += f" (says {row.verdict_stated})"
+        if row.checked != "valid":
+            word += f", {row.checked.upper() if row.checked == 'invalid' else row.checked}"
+        add_row(
+            table, date_text(row), row.preset[:40], f"{row.arm_a},{row.arm_b}",
+            *([row.machine[:60]] if machines else []), row.browser[:40], number_text(row.ratio),
+            "" if row.ratio_low is None or row.ratio_high is None
+            else f"{row.ratio_low:.4g} to {row.ratio_high:.4g}",
+            Text(word, style=style), row.digest[:8],
+        )  # fmt: skip
+    console.print(table)
+    write_line(console, f"{len(rows)} receipts")
+    return text_of(console)
+
+
+def date_text(row: HistoryReceipt) -> str:
+    return f"{row.frozen_utc:%Y-%m-%d %H:%M}" if row.frozen_utc else "no date"
+
+
+def against(found: HistoryReport) -> str:
+    """What `driver history compare` found: a line per quantity and question."""
+    console = new_console(110, False)
+    headings = ("", "against", "runs", "earlier", "new", "new/earlier", "95% interval", "answer")
+    table = new_table(headings, ("", "against", "answer"))
+    for change in found.changes:
+        known = change.low is not None and change.high is not None
+        add_row(
+            table, change.of, change.against, str(change.runs), number_text(change.earlier),
+            number_text(change.new), number_text(change.change),
+            f"{change.low:.4g} to {change.high:.4g}" if known else "none", change.word,
+        )  # fmt: skip
+    console.print(table)
+    for change in found.changes:
+        if change.reason:
+            write_line(console, f"{change.of} against {change.against}: {change.reason}")
+    for arm, of in dict.fromkeys((c.arm, c.of[0]) for c in found.changes):
+        write_line(console, f"{of}: {arm}")
+    for remark in found.remarks:
+        write_line(console, f"note: {remark}")
+    write_line(console, f"margin {found.margin:.3g}; above 1 is slower; figures are ms/step")
+    return text_of(console)
+
+
+def against_markdown(found: HistoryReport) -> str:
+    """The same for a CI job's page."""
+    word = "**regression**" if found.regressed else "no regression proved"
+    lines = [
+        f"### Against earlier runs: {word}",
+        "",
+        "| | against | runs | earlier ms/step | new | new/earlier | 95% interval | answer |",
+        "|---|---|---:|---:|---:|---:|---|---|",
+    ]
+    for c in found.changes:
+        known = c.low is not None and c.high is not None
+        cells = (
+            c.of, c.against, str(c.runs), number_text(c.earlier), number_text(c.new),
+            number_text(c.change), f"{c.low:.4g} to {c.high:.4g}" if known else "none", c.word,
+        )  # fmt: skip
+        lines.append("| " + " | ".join(map(_cell, cells)) + " |")
+    lines.append("")
+    notes = [f"{c.of} against {c.against}: {c.reason}" for c in found.changes if c.reason]
+    lines += [f"- {_cell(note)}" for note in (*notes, *found.remarks)]
+    lines.append(f"- margin {found.margin:.3g}; above 1 is slower")
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    """A stranger's text as Markdown: nothing in it is markup."""
+    escaped = "".join("\\" + c if c in r"\`*_{}[]()#+!|~" else c for c in text)
+    return html.escape(visible(escaped), quote=False)
+
+
+def answer(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int = 110) -> str:
+    """A query's answer as a table."""
+    console = new_console(max(width, 60), False)
+    numbers = [all(isinstance(row[i], int | float) for row in rows) for i in range(len(columns))]
+    table = new_table(columns, [c for c, right in zip(columns, numbers, strict=True) if not right])
+    for row in rows:
+        add_row(table, *map(value_text, row))
+    console.print(table)
+    write_line(console, f"{len(rows)} rows")
+    return text_of(console)
+
+
+def value_text(value: Any) -> str:
+    """A value of a query as text."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(value_text, value)) + "]"
+    return str(value)
