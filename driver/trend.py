@@ -3,11 +3,12 @@
 Change points are found as Pettitt (1979) and Matteson and James (E-divisive, 2014) do, the latter
 as MongoDB's performance tests use it (Daly et al., 2020): the best split of the series is tested by
 permutations, and its two halves are searched in turn. The statistic is the largest standardised
-CUSUM of *ranks*, so that an outlier counts no more than any other extreme run. Permuting is exact
-for whatever distribution the noise has, as long as runs are independent: a series without a change
-gets a mark with probability `ALPHA`, not more. Where days resemble their neighbours more than
-others, marks come more often. A change point's place is where the least absolute deviations from
-two medians are, near the split.
+CUSUM of *ranks* over the series and over stretches of it, so that an outlier counts no more than
+any other extreme run, and a rise that falls again is seen. Permuting is exact for whatever
+distribution the noise has, as long as runs are independent: a series without a change gets a mark
+with probability `ALPHA`, not more. Where days resemble their neighbours more than others, marks
+come more often. A change point's place is where the least absolute deviations from two medians
+are, near the split.
 
 A new run stands against the mean of earlier ones with the prediction interval of the normal
 distribution: s²·(1 + 1/n), n − 1 degrees of freedom, s the spread of the runs since the last change
@@ -15,7 +16,7 @@ point. That spread contains everything that makes runs differ, blocks and days a
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median, stdev
@@ -32,7 +33,9 @@ ALPHA = 0.01  # of a mark in a series without a change
 LEAST_STEP = 0.01  # smaller changes of the level are not marked, however certain
 LEAST_SEGMENT = 3  # runs on either side
 _PERMUTATIONS = 999
-_CHUNK_CELLS = 500_000  # of permuted ranks held at once
+_LONG, _PERMUTATIONS_OF_LONG = 1000, 199  # runs from which fewer have to do
+_SHORTEST_WINDOW, _MOST_PARTS = 10, 64
+_CHUNK_CELLS = 100_000  # of permuted ranks held at once
 _NEAR = 8  # runs around the split among which its place is looked for
 
 
@@ -63,7 +66,12 @@ def change_points(
     values = np.asarray(logs, np.float64)
     starts: list[int] = []
     _divide(values, 0, len(values), alpha, starts)
-    return _kept(values, [0, *sorted(starts), len(values)], math.log1p(least))
+    bounds = [0, *sorted(starts), len(values)]
+    for _ in range(2):  # each place once more, now that its neighbours are known
+        for i in range(1, len(bounds) - 1):
+            part = values[bounds[i - 1] : bounds[i + 1]]
+            bounds[i] = bounds[i - 1] + _place(part, bounds[i] - bounds[i - 1])
+    return _kept(values, bounds, math.log1p(least))
 
 
 def _divide(
@@ -85,35 +93,60 @@ def _divide(
         todo += [(low, place), (place, high)]
 
 
-def _scale(n: int) -> NDArray[np.float64]:
-    """Standard deviation of a CUSUM of n exchangeable values at every allowed split, but a factor.
+def _windows(n: int) -> Iterator[tuple[int, int]]:
+    """Stretches of n runs: all, halves, quarters, … each overlapping the next by half.
 
-    At split k (1 ≤ k < n) it is in proportion to √(k·(n − k)).
+    One whose level rises and falls again hides both from a split of the whole (Kovács, Bühlmann,
+    Li and Munk, Seeded binary segmentation, 2023).
     """
-    k = np.arange(LEAST_SEGMENT, n - LEAST_SEGMENT + 1)
-    return np.sqrt((k * (n - k)).astype(np.float64))
+    length = n
+    while length >= max(_SHORTEST_WINDOW, n / _MOST_PARTS) or length == n:
+        starts = {*range(0, n - length + 1, max(1, length // 2)), n - length}
+        yield from ((start, start + length) for start in sorted(starts))
+        length //= 2
+
+
+def _cusums(sums: NDArray[np.float64], low: int, high: int) -> NDArray[np.float64]:
+    """|CUSUM| of ranks low … high at every allowed split, over its standard deviation but a factor.
+
+    `sums` (…, n + 1) are cumulative sums of ranks with a leading 0. At split k of m exchangeable
+    values the deviation is in proportion to √(k·(m − k)/m).
+    """
+    m = high - low
+    k = np.arange(LEAST_SEGMENT, m - LEAST_SEGMENT + 1)
+    left = sums[..., low + LEAST_SEGMENT : high - LEAST_SEGMENT + 1] - sums[..., low, None]
+    whole = (sums[..., high] - sums[..., low])[..., None]
+    found: NDArray[np.float64] = np.abs(left - whole * (k / m)) / np.sqrt(k * (m - k) / m)
+    return found
 
 
 def _best_split(ranks: NDArray[np.float64]) -> tuple[int, float]:
-    """Where the CUSUM of centred ranks is largest for its place, and how large."""
-    n = len(ranks)
-    sums = np.abs(np.cumsum(ranks)[LEAST_SEGMENT - 1 : n - LEAST_SEGMENT]) / _scale(n)
-    best = int(np.argmax(sums))
-    return best + LEAST_SEGMENT, float(sums[best])
+    """Where the CUSUM of centred ranks is largest for its place, in any window, and how large."""
+    sums = np.concatenate([[0.0], np.cumsum(ranks)])
+    split, statistic = 0, 0.0
+    for low, high in _windows(len(ranks)):
+        found = _cusums(sums, low, high)
+        best = int(np.argmax(found))
+        if found[best] > statistic:
+            split, statistic = low + best + LEAST_SEGMENT, float(found[best])
+    return split, statistic
 
 
 def _significant(ranks: NDArray[np.float64], statistic: float, alpha: float) -> bool:
     """Whether at most a part `alpha` of all permutations splits as well; stops once it is more."""
     n = len(ranks)
     rng = np.random.Generator(np.random.Philox(key=[n, 0]))
+    permutations = _PERMUTATIONS if n <= _LONG else _PERMUTATIONS_OF_LONG
+    most = math.floor(alpha * (permutations + 1)) - 1
     ordered = np.sort(ranks)  # the same statistic of as many runs has the same answer
-    most = math.floor(alpha * (_PERMUTATIONS + 1)) - 1
+    windows = list(_windows(n))
     done = as_good = 0
-    while done < _PERMUTATIONS:
-        count = min(_PERMUTATIONS - done, max(1, _CHUNK_CELLS // n))
+    while done < permutations:
+        count = min(permutations - done, max(1, _CHUNK_CELLS // n))
         drawn = rng.permuted(np.broadcast_to(ordered, (count, n)), axis=1)
-        sums = np.abs(np.cumsum(drawn, axis=1)[:, LEAST_SEGMENT - 1 : n - LEAST_SEGMENT])
-        as_good += int(((sums / _scale(n)).max(axis=1) >= statistic * (1 - 1e-12)).sum())
+        sums = np.concatenate([np.zeros((count, 1)), np.cumsum(drawn, axis=1)], axis=1)
+        best = np.max([_cusums(sums, low, high).max(axis=1) for low, high in windows], axis=0)
+        as_good += int((best >= statistic * (1 - 1e-12)).sum())
         done += count
         if as_good > most:
             return False

@@ -255,7 +255,7 @@ def _baseline(
 ) -> HistoryReceipt | None:
     if text is None:
         return None
-    if Path(text).exists():
+    if Path(text).is_file():
         return history.read_one(Path(text))[1].receipt
     if connection is None:
         raise UsageError(f"--baseline {text!r:.80}: no such file, and no history at {path}")

@@ -23,18 +23,16 @@ _MOST_REFUSED = 20
 
 def added(found: HistoryAdded) -> str:
     """What `driver history add` did."""
-    console = new_console(110, False)
+    lines = []
     for kind, refused in (("INVALID, kept", found.invalid), ("not added", found.unreadable)):
-        for one in refused[:_MOST_REFUSED]:
-            write_line(console, f"{kind}: {one.file}: {one.reason}")
+        lines += [f"{kind}: {one.file}: {one.reason}" for one in refused[:_MOST_REFUSED]]
         if len(refused) > _MOST_REFUSED:
-            write_line(console, f"and {len(refused) - _MOST_REFUSED} more")
-    write_line(
-        console,
+            lines.append(f"{kind}: and {len(refused) - _MOST_REFUSED} more")
+    lines.append(
         f"{found.added} added, {found.renewed} renewed, {len(found.unreadable)} not added; "
-        f"{found.total} receipts in {found.database}",
+        f"{found.total} receipts in {found.database}"
     )
-    return text_of(console)
+    return "\n".join(map(visible, lines))
 
 
 def listing(rows: Sequence[HistoryReceipt], width: int = 110, colour: bool = False) -> str:

@@ -29,7 +29,7 @@ from driver.report.terminal import visible
 MOST_GROUPS = 4  # of preset, machine, browser and adapter
 MOST_ARMS, MOST_PAIRS = 4, 3
 _MANY = 2000  # points of a panel from which they are drawn as pixels
-_FIRST_DAY, _LAST_DAY = -700_000, 2_900_000  # of the years that Python's calendar has
+_YEARS = range(1971, 2200)  # another one is a stranger's joke, and would leave nothing to be seen
 _LEAST, _MOST = 1e-9, 1e9  # what is beyond would leave nothing else to be seen
 # Okabe and Ito's colours, which colour-blind people can tell apart; shape says the same again.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
@@ -97,7 +97,7 @@ class Trend:
 def picture(rows: Sequence[HistoryReceipt], kind: Kind = "svg") -> Trend:
     """The trend of these receipts. Raises ValueError where none of them has a date."""
     dated = sorted(
-        (row for row in rows if row.frozen_utc is not None),
+        (row for row in rows if row.frozen_utc is not None and row.frozen_utc.year in _YEARS),
         key=lambda row: (row.frozen_utc, row.digest),
     )
     if not dated:
@@ -260,9 +260,7 @@ def _levels(axes: Axes, points: list[Point], colour: str) -> None:
 def _scales(axes: Axes, days: Sequence[float]) -> None:
     first, last = min(days), max(days)
     room = max((last - first) * 0.03, 1 / 24)
-    # At the calendar's very ends there is no room left to either side.
-    if first > _FIRST_DAY and last < _LAST_DAY:
-        axes.set_xlim(first - room, last + room)
+    axes.set_xlim(first - room, last + room)
     locator = AutoDateLocator(maxticks=7)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
