@@ -751,3 +751,46 @@ def test_only_regular_files_are_replaced(tmp_path: Path) -> None:
     store.write_text(link, "x")
     assert link.is_symlink()
     assert file.read_text() == "x"
+
+
+# --------------------------------------------------------------------------- the canonical form
+
+
+_JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53) + 1, 2**53 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.integers(-(2**70), 2**70).map(float)
+    | st.text()
+    | st.text('"\\1.0e+-16,:[]{} \n\x7f\u2028\ue000\U0001f600'),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+
+
+@given(_JSON)
+def test_the_canonical_form_is_that_of_rfc_8785(data: Any) -> None:
+    assert receipt.canonical(data) == rfc8785.dumps(data)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [0.0, -0.0, 1.0, 1e15, 1e16, 1.5e16, 1e20, 1e21, 1.25e22, 9007199254740991, -9007199254740991,
+     1e-4, 1e-5, 1.5e-6, 1e-7, 5e-324, 1.7976931348623157e308, 0.1234567890123456, 10.05, 100.0],
+)  # fmt: skip
+def test_numbers_as_rfc_8785_writes_them(value: float) -> None:
+    for data in (value, [value, value], {"a": value, "1.0": f"{value},1.0e-5"}):
+        assert receipt.canonical(data) == rfc8785.dumps(data)
+
+
+@pytest.mark.parametrize("value", [2**53, -(2**53), 10**20, math.nan, math.inf, "\ud800", {1, 2}])
+def test_what_has_no_canonical_form(value: Any) -> None:
+    for make in (receipt.canonical, rfc8785.dumps):
+        with pytest.raises((rfc8785.CanonicalizationError, UnicodeEncodeError)):
+            make([value])
+
+
+def test_the_canonical_form_of_a_receipt() -> None:
+    data = receipts.parts().sealed()
+    assert receipt.canonical(data) == rfc8785.dumps(data)

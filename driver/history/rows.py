@@ -17,7 +17,7 @@ from driver.errors import ReceiptError
 from driver.parity import ADAPTER_IDENTITY, SIDES
 from driver.plan import evaluator
 from driver.power import t_quantile
-from driver.receipt import Examination, digest, examine
+from driver.receipt import Examination, examine
 from driver.receipt.sealing import sha256
 from driver.records import (
     ArmPlan,
@@ -82,7 +82,7 @@ def read(file: Path) -> Rows | Refused:
         checked = examine(data, _evaluator())
         if checked.receipt is None or checked.derived is None:
             return Refused(file=str(file), reason=checked.faults[0])
-        return rows_of(checked, digest(data), file.name)
+        return rows_of(checked, file.name)
     except ReceiptError as error:
         return Refused(file=str(file), reason=str(error).removeprefix(f"{file}: "))
 
@@ -93,7 +93,7 @@ def read_one(file: Path) -> tuple[Receipt, Rows]:
     checked = examine(data, _evaluator())
     if checked.faults or checked.receipt is None:
         raise ReceiptError(f"{file}: INVALID: {checked.faults[0]} (driver verify says more)")
-    return checked.receipt, rows_of(checked, digest(data), file.name)
+    return checked.receipt, rows_of(checked, file.name)
 
 
 @cache
@@ -104,7 +104,7 @@ def _evaluator() -> Evaluator:
 # --------------------------------------------------------------------------- rows
 
 
-def rows_of(checked: Examination, content_digest: str, file: str) -> Rows:
+def rows_of(checked: Examination, file: str) -> Rows:
     """The rows of a receipt that could be evaluated."""
     receipt = checked.receipt
     assert receipt and checked.derived
@@ -117,7 +117,7 @@ def rows_of(checked: Examination, content_digest: str, file: str) -> Rows:
     wrong = [*checked.faults, *checked.unconfirmed]
     return Rows(
         HistoryReceipt(
-            digest=content_digest,
+            digest=checked.content_digest,
             file=_short(file),
             added_utc=datetime.now(UTC).replace(tzinfo=None),
             frozen_utc=moment(plan.frozen_utc),
@@ -164,7 +164,7 @@ def rows_of(checked: Examination, content_digest: str, file: str) -> Rows:
             ),
             headline=_short(verdict.headline),
         ),
-        tuple(_slot(slot, content_digest) for slot in receipt.slots),
+        tuple(_slot(slot, checked.content_digest) for slot in receipt.slots),
     )  # fmt: skip
 
 

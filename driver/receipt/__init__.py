@@ -10,6 +10,7 @@ from driver.receipt.checking import Examination, examine, verify
 from driver.receipt.deriving import assemble, decide, derive, from_the_faster_side
 from driver.receipt.sealing import (
     FORMAT,
+    canonical,
     digest,
     frozen,
     parse,
@@ -23,6 +24,7 @@ __all__ = [
     "FORMAT",
     "Examination",
     "assemble",
+    "canonical",
     "decide",
     "derive",
     "digest",

@@ -37,7 +37,8 @@ class Examination:
     faults: tuple[str, ...]
     unconfirmed: tuple[str, ...]
     remarks: tuple[str, ...]
-    receipt: Receipt | None = None  # where it could be evaluated
+    content_digest: str = ""  # where it could be evaluated, as are the next two
+    receipt: Receipt | None = None
     derived: Derived | None = None  # from its raw data, by this evaluator
 
     @property
@@ -62,7 +63,8 @@ def examine(data: Any, evaluator: Evaluator) -> Examination:
         faults = _size_faults(receipt)
         if faults:
             return Examination(tuple(faults), (), ())
-        faults = [*_digest_faults(data, receipt), *_time_faults(receipt)]
+        actual = digest(data)
+        faults = [*_digest_faults(actual, receipt), *_time_faults(receipt)]
         faults += _contradictions(receipt)
         derived = derive(
             receipt.plan, receipt.environment, receipt.reference, receipt.parity, receipt.slots
@@ -80,11 +82,11 @@ def examine(data: Any, evaluator: Evaluator) -> Examination:
         wanted = [gate.model_dump() for gate in gates]
         planned = [gate.model_dump() for gate in receipt.plan.gates]
         faults += different + _unlike(wanted, planned, "plan/gates") + _adapter_unlike(receipt)
-        return Examination(tuple(faults), (), (), receipt, derived)
+        return Examination(tuple(faults), (), (), actual, receipt, derived)
     fixed = [line for line in different if line.startswith(FIXED_BY_FORMAT)]
     others = tuple(line for line in different if line not in fixed)
     remark = _evaluator_remark(receipt.plan.evaluator, evaluator, len(others))
-    return Examination((*faults, *fixed), others, (remark,), receipt, derived)
+    return Examination((*faults, *fixed), others, (remark,), actual, receipt, derived)
 
 
 def _evaluator_remark(judged: Evaluator, here: Evaluator, different: int) -> str:
@@ -130,8 +132,7 @@ def _size_faults(receipt: Receipt) -> list[str]:
     return []
 
 
-def _digest_faults(data: dict[str, Any], receipt: Receipt) -> Iterator[str]:
-    actual = digest(data)
+def _digest_faults(actual: str, receipt: Receipt) -> Iterator[str]:
     if receipt.digest != actual:
         yield f"digest is {receipt.digest!r:.80}, its content gives {actual}"
     # As written: a field that a later version has added was not there to be hashed.

@@ -247,8 +247,8 @@ def _levels(axes: Axes, points: list[Point], colour: str) -> None:
     for first, end in pairwise(bounds):
         if end - first > 1:
             level = trend.typical(logs[first:end])
-            axes.plot([points[first].day, points[end - 1].day], [level, level], color=colour,
-                      lw=1.4, alpha=0.8)  # fmt: skip
+            axes.plot([points[first].day, points[end - 1].day], [level, level], color=_INK,
+                      lw=1.2, zorder=4)  # fmt: skip
     for change in found:
         day = points[change.index].day
         axes.axvline(day, color=colour, lw=1, ls=(0, (4, 3)))
