@@ -15,6 +15,9 @@ from driver.records import (
     Calibration,
     CompareReport,
     GeometryReport,
+    HistoryAdded,
+    HistoryReceipt,
+    HistoryReport,
     KernelReport,
     LadderReport,
     Receipt,
@@ -85,7 +88,8 @@ def schema(
     of: Annotated[
         str,
         typer.Argument(
-            help="receipt | kernels | ladder | compare | reproduce | calibrate | verify | geometry"
+            help="receipt | kernels | ladder | compare | reproduce | calibrate | verify | geometry | "
+            "history-list (one row of it) | history-compare | history-add"
         ),
     ] = "receipt",
 ) -> None:
@@ -97,7 +101,8 @@ def schema(
         "receipt": Receipt, "kernels": KernelReport, "ladder": LadderReport,
         "compare": CompareReport, "reproduce": Reproduction, "calibrate": Calibration,
         "verify": VerifyAnswer,
-        "geometry": GeometryReport,
+        "geometry": GeometryReport, "history-list": HistoryReceipt,
+        "history-compare": HistoryReport, "history-add": HistoryAdded,
     }  # fmt: skip
     if of not in records:
         raise UsageError(f"schema {of}: expected one of {', '.join(records)}")

@@ -1,12 +1,12 @@
 """What the history has → tables of text."""
 
-import html
 from collections.abc import Sequence
 from typing import Any
 
 from rich.text import Text
 
 from driver.records import HistoryAdded, HistoryReceipt, HistoryReport
+from driver.report.markdown import plain, table_row
 from driver.report.terminal import (
     add_row,
     new_console,
@@ -104,18 +104,12 @@ def against_markdown(found: HistoryReport) -> str:
             c.of, c.against, str(c.runs), number_text(c.earlier), number_text(c.new),
             number_text(c.change), f"{c.low:.4g} to {c.high:.4g}" if known else "none", c.word,
         )  # fmt: skip
-        lines.append("| " + " | ".join(map(_cell, cells)) + " |")
+        lines.append(table_row(*cells))
     lines.append("")
     notes = [f"{c.of} against {c.against}: {c.reason}" for c in found.changes if c.reason]
-    lines += [f"- {_cell(note)}" for note in (*notes, *found.remarks)]
+    lines += [f"- {plain(note)}" for note in (*notes, *found.remarks)]
     lines.append(f"- margin {found.margin:.3g}; above 1 is slower")
     return "\n".join(lines)
-
-
-def _cell(text: str) -> str:
-    """A stranger's text as Markdown: nothing in it is markup."""
-    escaped = "".join("\\" + c if c in r"\`*_{}[]()#+!|~" else c for c in text)
-    return html.escape(visible(escaped), quote=False)
 
 
 def answer(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int = 110) -> str:

@@ -42,17 +42,17 @@ def markdown(receipt: Receipt, check: Examination | None = None) -> str:
 
 def _lines(receipt: Receipt, check: Examination | None) -> Iterator[str]:
     status, preset = receipt.verdict.status, receipt.plan.preset.get("name")
-    yield f"### {_BADGE[status]} {_plain(str(preset))}: {_plain(verdict_line(receipt))}"
+    yield f"### {_BADGE[status]} {plain(str(preset))}: {plain(verdict_line(receipt))}"
     yield ""
     if doubt := doubts(check):
-        yield f"**{doubt.title}** {_plain(doubt.meaning)}: {_plain(doubt.lines[0])}"
+        yield f"**{doubt.title}** {plain(doubt.meaning)}: {plain(doubt.lines[0])}"
         yield ""
-    yield _plain(receipt.verdict.headline)
+    yield plain(receipt.verdict.headline)
     yield ""
     yield "| | arm | ms/step | quartiles | GFLOP/s | of roofline | windows |"
     yield "|---|---|--:|--:|--:|--:|--:|"
     for arm, summary in zip(receipt.plan.arms, receipt.comparison.arms, strict=True):
-        yield _row(
+        yield table_row(
             arm.side, arm.name, number_text(summary.median_step_ms), quartiles_text(summary),
             number_text(summary.gflops), roofline_share(receipt, summary), str(summary.windows),
         )  # fmt: skip
@@ -60,14 +60,14 @@ def _lines(receipt: Receipt, check: Examination | None) -> Iterator[str]:
     estimate = receipt.comparison.estimate
     yield "| time of A / time of B | 95% interval | blocks | B against A | margin |"
     yield "|--:|---|--:|---|--:|"
-    yield _row(
+    yield table_row(
         number_text(estimate.ratio) or "none", interval_text(estimate) or "none",
         str(estimate.blocks), estimate.word, f"{receipt.plan.margin:.3g}",
     )  # fmt: skip
     yield ""
     # The first of the estimate's lines is the table.
     for line in (*estimate_lines(receipt)[1:], *curve_lines(receipt)):
-        yield f"- {_plain(line)}"
+        yield f"- {plain(line)}"
     yield ""
     short = [gate for gate in receipt.gates if gate.status in ("fail", "unknown")]
     if not short:
@@ -78,16 +78,16 @@ def _lines(receipt: Receipt, check: Examination | None) -> Iterator[str]:
     yield "| gate | status | class | reason |"
     yield "|---|---|---|---|"
     for gate in short[:_MOST_GATES]:
-        yield _row(gate.name, MARK[gate.status], gate.gate_class, gate.reason)
+        yield table_row(gate.name, MARK[gate.status], gate.gate_class, gate.reason)
     if len(short) > _MOST_GATES:
-        yield _row("…", "", "", f"and {len(short) - _MOST_GATES} more")
+        yield table_row("…", "", "", f"and {len(short) - _MOST_GATES} more")
 
 
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(map(_plain, cells))} |"
+def table_row(*cells: str) -> str:
+    return f"| {' | '.join(map(plain, cells))} |"
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text that Markdown shows as it is, on one line."""
     more = len(text) - _LONGEST
     shown = visible(text[:_LONGEST]) + (f"… (and {more} more characters)" if more > 0 else "")
