@@ -3,7 +3,9 @@
 import csv
 import json
 import math
-import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -18,6 +20,7 @@ from receipts import Parts, failed_slot, nonfinite, parts
 from driver import history
 from driver.history import rows as rows_module
 from driver.history.database import columns_of
+from driver.layout import ROOT
 from driver.plan import evaluator
 from driver.receipt import digest, parse
 from driver.records import HistoryReceipt, HistorySlot
@@ -248,17 +251,31 @@ def test_what_is_no_history_is_refused(driver: Run, nights: Path, tmp_path: Path
         assert path.read_bytes() == before
 
 
-def test_two_writers(driver: Run, nights: Path, kept: Path, tmp_path: Path) -> None:
-    """The second is told; another process holds the lock."""
-    if os.name != "posix":
-        pytest.skip("locks of another kind")
-    folder = tmp_path / "sealed"
-    folder.mkdir()
-    folder.chmod(0o500)
-    if os.access(folder, os.W_OK):
-        pytest.skip("this user may write everywhere")
-    code, _, err = driver("history", "add", nights, "--db", folder / "h.duckdb")
-    assert (code, "--db names" in err) == (2, True)
+def test_while_another_process_writes(driver: Run, nights: Path, tmp_path: Path) -> None:
+    db = tmp_path / "h.duckdb"
+    assert driver("history", "add", nights, "--db", db)[0] == 0
+    held = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print(1, flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", held, db], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout
+        assert other.stdout.readline() == "1\n"
+        code, _, err = driver("history", "add", nights, "--db", db)
+        assert (code, "cannot be opened" in err) == (2, True)
+        other.communicate("\n")
+    assert len(listed(driver, db)) == 12
+
+
+@pytest.mark.parametrize("command", ["add", "list", "plot", "query", "export", "compare"])
+def test_every_command_has_an_example(driver: Run, command: str) -> None:
+    code, out, _ = driver("history", command, "--help")
+    assert code == 0
+    assert f"Example: driver history {command} " in out
+
+
+def test_schemas_of_the_answers(driver: Run) -> None:
+    for name, key in (("list", "ratio_low"), ("add", "unreadable"), ("compare", "changes")):
+        assert key in json.loads(driver("schema", f"history-{name}")[1])["properties"]
 
 
 def test_columns_are_the_records_fields() -> None:
@@ -420,6 +437,34 @@ def test_a_bad_query_is_answered_with_the_columns(driver: Run, kept: Path) -> No
     _, _, err = driver("history", "query", "SELECT rato FROM receipts", "--db", kept)
     assert "rato" in err
     assert "receipts: digest VARCHAR" in err and "slots: digest VARCHAR" in err
+
+
+def test_ctrl_c_ends_a_query_that_takes_forever(kept: Path) -> None:
+    sql = (
+        "SELECT count(*) FROM range(100000000) a, range(1000000) b WHERE a.range % 7 = b.range % 5"
+    )
+    command = [sys.executable, "-c", _ANNOUNCED, "history", "query", sql, "--db", str(kept)]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "asked\n"
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, "Traceback" in err) == (130, False)
+
+
+# The command line, which says when the query begins.
+_ANNOUNCED = """
+from driver import cli
+from driver.history import database
+real = database._answer
+def answer(connection, sql):
+    print("asked", flush=True)
+    return real(connection, sql)
+database._answer = answer
+cli.main()
+"""
 
 
 # --------------------------------------------------------------------------- compare

@@ -88,8 +88,8 @@ def schema(
     of: Annotated[
         str,
         typer.Argument(
-            help="receipt | kernels | ladder | compare | reproduce | calibrate | verify | geometry | "
-            "history-list (one row of it) | history-compare | history-add"
+            help="receipt | kernels | ladder | compare | reproduce | calibrate | verify | "
+            "geometry | history-list (one row of it) | history-compare | history-add"
         ),
     ] = "receipt",
 ) -> None:

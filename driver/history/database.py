@@ -6,10 +6,12 @@ files, and with its settings locked, so that a query can neither write nor read 
 
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from threading import Event
 from types import UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
@@ -281,15 +283,34 @@ class Answer:
 
 def query(path: Path, sql: str) -> Answer:
     """Runs one statement that reads. Raises UsageError with DuckDB's message and the columns."""
-    with opened(path) as connection:
+    ended = Event()
+
+    def work() -> Answer:
         try:
-            statements = connection.extract_statements(sql)
-            if len(statements) != 1:
-                raise UsageError(f"history query: expected one statement, got {len(statements)}")
-            done = connection.execute(statements[0])
-            return Answer(tuple(str(c[0]) for c in done.description or ()), done.fetchall())
+            return _answer(connection, sql)
+        finally:
+            ended.set()
+
+    with opened(path) as connection, ThreadPoolExecutor(1) as aside:
+        try:
+            return aside.submit(work).result()
+        except KeyboardInterrupt:
+            # DuckDB itself does not hear it while it computes; and it may just be about to begin.
+            for _ in range(100):
+                connection.interrupt()
+                if ended.wait(0.05):
+                    break
+            raise
         except (duckdb.Error, UnicodeError) as error:
             raise UsageError(f"history query: {str(error).strip()}\n\n{columns_text()}") from error
+
+
+def _answer(connection: duckdb.DuckDBPyConnection, sql: str) -> Answer:
+    statements = connection.extract_statements(sql)
+    if len(statements) != 1:
+        raise UsageError(f"history query: expected one statement, got {len(statements)}")
+    done = connection.execute(statements[0])
+    return Answer(tuple(str(c[0]) for c in done.description or ()), done.fetchall())
 
 
 def columns_text() -> str:
