@@ -1,5 +1,6 @@
 """Shared fixtures: the browser and the page's server; the oracle's cases and the text, if any."""
 
+import os
 import shutil
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -149,7 +150,14 @@ def preset(tmp_path: Path) -> Path:
 
 
 # Shared machines are slow at times; how long an example takes is never what a test is about.
-hypothesis.settings.register_profile(
-    "driver", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
-hypothesis.settings.load_profile("driver")
+# The same examples every time, so that a change that passes here passes everywhere;
+# HYPOTHESIS_PROFILE=explore looks for new ones.
+for _name, _fixed in (("driver", True), ("explore", False)):
+    hypothesis.settings.register_profile(
+        _name,
+        deadline=None,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],
+        derandomize=_fixed,
+        database=None,
+    )
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "driver"))

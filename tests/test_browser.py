@@ -257,8 +257,11 @@ async def test_headed_without_a_display(
 
 
 SCRIPT = """
-import asyncio, sys
+import asyncio, signal, sys
 from driver.browser import BrowserChoice, BrowserSession
+
+# A shell's background jobs, and all they start, ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 async def main():
     choice = BrowserChoice(path=sys.argv[1], source="test")

@@ -100,18 +100,22 @@ def test_the_oracle_notices_a_wrong_gelu(
 def numeric_gradients(
     model: ModelConfig, params: Tensors, tokens: np.ndarray, h: float = 1e-5
 ) -> Tensors:
-    """Central differences of the loss, element by element."""
+    """Central differences of the loss over five points, element by element.
+
+    Error h⁴·f⁽⁵⁾/30 (Abramowitz and Stegun, 25.3.6): a layer norm over two channels is so bent that
+    three points are wrong by 2e-5.
+    """
     numeric: Tensors = {}
     for name, tensor in params.items():
         numeric[name] = np.empty_like(tensor)
         for at in np.ndindex(tensor.shape):
             kept = tensor[at]
             ends = []
-            for moved in (kept + h, kept - h):
+            for moved in (kept + h, kept - h, kept + 2 * h, kept - 2 * h):
                 tensor[at] = moved
                 ends.append(reference.loss_only(model, params, tokens))
             tensor[at] = kept
-            numeric[name][at] = (ends[0] - ends[1]) / (2 * h)
+            numeric[name][at] = (8 * (ends[0] - ends[1]) - (ends[2] - ends[3])) / (12 * h)
     return numeric
 
 
@@ -128,7 +132,7 @@ def check_gradients(model: ModelConfig, seed: int) -> None:
         )
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(models(), st.integers(0, 2**32))
 def test_gradients_of_any_small_shape(model: ModelConfig, seed: int) -> None:
     check_gradients(model, seed)
@@ -143,6 +147,7 @@ def test_gradients_of_any_small_shape(model: ModelConfig, seed: int) -> None:
         {"vocab": 7, "d_ff": 5},
         {"n_layer": 3, "d_model": 2},
         {"batch": 1, "ctx": 1, "d_model": 2},
+        {"n_layer": 2, "n_head": 1, "d_model": 2, "d_ff": 8, "ctx": 5, "batch": 1, "vocab": 4},
     ],
     ids=str,
 )
