@@ -14,6 +14,7 @@ PACKAGE = Path(driver.__file__).parent
 # A module imports only modules above it. A folder counts as one module.
 ORDER = [
     "errors",
+    "later",  # imports that wait until they are needed
     "layout",
     "aside",  # long work in a thread that can be cancelled
     "records",
