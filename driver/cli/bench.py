@@ -20,6 +20,7 @@ from driver.cli.frame import (
     HeadedOption,
     JsonOption,
     OutOption,
+    PlainOption,
     QuietOption,
     SeedOption,
     arm_for,
@@ -43,6 +44,7 @@ def kernels_command(
     browser: BrowserOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
+    plain: PlainOption = False,
 ) -> None:
     """Check single kernels against float64, then time them beside the roofline.
 
@@ -68,7 +70,7 @@ def kernels_command(
     work = kernels.Work() if op == "fork" else kernels.parse_shapes(shapes, op, not spec.is_wasm)
     request = kernels.Request(spec, op, work, samples)
     found = measured(
-        browser, quiet, lambda choice, reporter: kernels.run(request, choice, reporter.say)
+        browser, quiet, plain, lambda choice, reporter: kernels.run(request, choice, reporter.say)
     )
     if as_json:
         print(found.model_dump_json(indent=1))
@@ -88,6 +90,7 @@ def geometry_command(
     browser: BrowserOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
+    plain: PlainOption = False,
 ) -> None:
     """What a step dispatches to the GPU: kernels, workgroups, submits, objects created.
 
@@ -103,7 +106,7 @@ def geometry_command(
     loaded = [presets.load(name) for name in (preset.split(",") if preset else presets.names())]
     request = geometry.Request(spec, loaded, not plan_only)
     found = measured(
-        browser, quiet, lambda choice, reporter: geometry.run(request, choice, reporter.say)
+        browser, quiet, plain, lambda choice, reporter: geometry.run(request, choice, reporter.say)
     )
     if as_json:
         print(found.model_dump_json(indent=1))
@@ -135,6 +138,7 @@ def ladder_command(
     ] = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
+    plain: PlainOption = False,
 ) -> None:
     """Change one thing at a time: each rung against the one before it, a receipt for each pair.
 
@@ -159,7 +163,7 @@ def ladder_command(
     )
     check_places(out)
     found, path = measured(
-        browser, quiet, lambda choice, reporter: ladder.run(request, choice, reporter)
+        browser, quiet, plain, lambda choice, reporter: ladder.run(request, choice, reporter)
     )
     if as_json:
         print(found.model_dump_json(indent=1))

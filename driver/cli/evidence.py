@@ -14,6 +14,7 @@ from driver.cli.frame import (
     HeadedOption,
     JsonOption,
     OutOption,
+    PlainOption,
     QuietOption,
     arm_for,
     check_numbers,
@@ -72,6 +73,7 @@ def reproduce_command(
     out: OutOption = Path("receipts"),
     as_json: JsonOption = False,
     quiet: QuietOption = False,
+    plain: PlainOption = False,
 ) -> None:
     """Run a receipt's plan again here, and say what agrees.
 
@@ -86,7 +88,7 @@ def reproduce_command(
     request = reproduce.request_for(base, out, corpus_file, budget_s, headed)
     check_places(out)
     data, path = measured(
-        browser, quiet, lambda choice, reporter: run_preset(request, choice, reporter)
+        browser, quiet, plain, lambda choice, reporter: run_preset(request, choice, reporter)
     )
     new = parse(data)
     found = reproduce.judge(base, new, path.name, limit, _calibrations(base, new))
@@ -110,6 +112,7 @@ def calibrate_command(
     out: OutOption = Path("receipts"),
     as_json: JsonOption = False,
     quiet: QuietOption = False,
+    plain: PlainOption = False,
 ) -> None:
     """Measure this machine's noise: an arm against itself, several times.
 
@@ -135,7 +138,10 @@ def calibrate_command(
     check_places(out)
     store.check_data()
     found, path = measured(
-        browser, quiet, lambda choice, reporter: calibrate.calibrate(request, choice, reporter)
+        browser,
+        quiet,
+        plain,
+        lambda choice, reporter: calibrate.calibrate(request, choice, reporter),
     )
     print(found.model_dump_json(indent=1) if as_json else report.calibration(found))
     if not as_json:

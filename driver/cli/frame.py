@@ -1,6 +1,7 @@
 """The command line's frame: application, shared options, what several commands do."""
 
 import asyncio
+import os
 import signal
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from driver.errors import Interrupted, UsageError
 from driver.progress import Reporter
 
 T = TypeVar("T")
+LEAST_COLUMNS = 40  # of a report: with fewer its tables come apart
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -54,7 +56,13 @@ CorpusOption = Annotated[
 ]
 HeadedOption = Annotated[bool, typer.Option(help="Show the browser's window.")]
 OutOption = Annotated[Path, typer.Option(help="Folder for receipts.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")]
+QuietOption = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Nothing but the result and errors.")
+]
+PlainOption = Annotated[
+    bool,
+    typer.Option("--plain", help="Progress as lines; so it is anyway where stderr is no terminal."),
+]
 
 
 @app.callback(invoke_without_command=True)
@@ -131,17 +139,20 @@ def check_places(out: Path) -> None:
 def measured(
     browser: str | None,
     quiet: bool,
+    plain: bool,
     work: Callable[[BrowserChoice, Reporter], Coroutine[Any, Any, T]],
 ) -> T:
     """What `work` returns, in the browser that was asked for; progress on stderr."""
-    with Reporter(quiet) as reporter:
+    with Reporter(quiet, plain) as reporter:
         return interruptible(work(browser_for(browser, reporter), reporter))
 
 
 def terminal() -> tuple[int, bool]:
-    """Width and colour of stdout."""
+    """Width of stdout, COLUMNS if that is set, 110 for a file; and whether it may have colours."""
     console = Console()
-    return (console.width if console.is_terminal else 110), console.is_terminal
+    known = console.is_terminal or os.environ.get("COLUMNS", "").isdigit()
+    colour = console.is_terminal and not console.no_color and not console.is_dumb_terminal
+    return (max(LEAST_COLUMNS, console.width) if known else 110), colour
 
 
 def interruptible(work: Coroutine[Any, Any, T]) -> T:

@@ -23,6 +23,7 @@ from driver.cli.frame import (
     HeadedOption,
     JsonOption,
     OutOption,
+    PlainOption,
     QuietOption,
     RunBlocksOption,
     SeedOption,
@@ -86,6 +87,7 @@ def run(
     ] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
+    plain: PlainOption = False,
 ) -> None:
     """Train two arms in turn, check every number, write a receipt.
 
@@ -97,23 +99,25 @@ def run(
     )  # fmt: skip
     check_places(out)
     codes, rows, documents = [0], [], []
-    with Reporter(quiet) as reporter:
+    with Reporter(quiet, plain) as reporter:
         choice = browser_for(browser, reporter)
-        for request in requests:
+        for index, request in enumerate(requests):
             receipt = None
+            if len(requests) > 1:
+                reporter.part(f"preset {request.preset.name}, {index + 1} of {len(requests)}")
             try:
                 data, path = interruptible(run_preset(request, choice, reporter))
                 receipt = parse(data)
                 documents.append(data)
                 codes.append(exit_code(receipt))
                 if not as_json:
-                    print(report.text(receipt, *terminal()), f"\nreceipt: {path}\n", flush=True)
+                    reporter.result(f"{report.text(receipt, *terminal())}\n\nreceipt: {path}\n")
             except Interrupted:
                 raise
             except DriverError as error:
                 if len(requests) == 1:
                     raise
-                reporter.say(f"driver: {request.preset.name}: {error}")
+                reporter.error(f"driver: {request.preset.name}: {error}")
                 codes.append(error.exit_code)
             rows.append((request.preset.name, parameter_count(request.preset.model), receipt))
     if as_json:
@@ -142,6 +146,7 @@ def replay(
         str, typer.Option(help="When a page without an answer counts as hung.")
     ] = "15m",
     quiet: QuietOption = False,
+    plain: PlainOption = False,
 ) -> None:
     """Train a case or a preset's problem on one arm; write losses, norms, gradients, parameters.
 
@@ -155,7 +160,7 @@ def replay(
     if spec.name == "numpy":
         result = replays.on_numpy(problem, str(spec.options["dtype"]))
     else:
-        with Reporter(quiet) as reporter:
+        with Reporter(quiet, plain) as reporter:
             choice = browser_for(browser, reporter)
             reporter.phase(f"{Path(case).name} on {spec.name}", problem.steps)
             result = interruptible(
