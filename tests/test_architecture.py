@@ -20,6 +20,7 @@ ORDER = [
     "records",
     "draws",  # generators of weights and offsets, in arithmetic alone
     "tensors",  # before presets, which estimates memory from it
+    "versions",  # this driver's, and those of what it works with
     "presets",
     "arms",
     "sources",  # kernels and page modules of another revision or folder

@@ -13,6 +13,7 @@ from driver import (
     report,
 )
 from driver.axes import AXES, axis_of
+from driver.cli import complete
 from driver.cli.frame import (
     BlocksOption,
     BrowserOption,
@@ -33,10 +34,18 @@ from driver.cli.frame import (
 from driver.errors import UsageError
 from driver.presets import parse_duration
 
+_AXES = tuple(dict.fromkeys(axis for found in AXES.values() for axis in found))
+
 
 def kernels_command(
-    arm: Annotated[str, typer.Option(help="wasm, wasm64 or webgpu, with options.")] = "wasm",
-    op: Annotated[str, typer.Option(help=" | ".join(kernels.OPS))] = "matmul",
+    arm: Annotated[
+        str,
+        typer.Option(help="wasm, wasm64 or webgpu, with options.", autocompletion=complete.arm),
+    ] = "wasm",
+    op: Annotated[
+        str,
+        typer.Option(help=" | ".join(kernels.OPS), autocompletion=complete.among(kernels.OPS)),
+    ] = "matmul",
     shapes: Annotated[
         str, typer.Option(help=f"Joined by commas: {kernels.GRAMMAR}.")
     ] = "preset:large",
@@ -81,7 +90,11 @@ def kernels_command(
 
 def geometry_command(
     preset: Annotated[
-        str, typer.Option(help="Names or files, joined by commas; all of them if not given.")
+        str,
+        typer.Option(
+            help="Names or files, joined by commas; all of them if not given.",
+            autocompletion=complete.preset_names,
+        ),
     ] = "",
     arm: Annotated[str, typer.Option(help="webgpu, with options.")] = "webgpu",
     plan_only: Annotated[
@@ -116,15 +129,19 @@ def geometry_command(
 
 
 def ladder_command(
-    preset: Annotated[str, typer.Option(help="Name or file.")],
+    preset: Annotated[
+        str, typer.Option(help="Name or file.", autocompletion=complete.preset_names)
+    ],
     arm: Annotated[
-        str, typer.Option(help="The arm, with options that stay the same on every rung.")
+        str,
+        typer.Option(
+            help="The arm, with options that stay the same on every rung.",
+            autocompletion=complete.arm,
+        ),
     ] = "wasm",
     axis: Annotated[
         str,
-        typer.Option(
-            help=" | ".join(dict.fromkeys(axis for found in AXES.values() for axis in found))
-        ),
+        typer.Option(help=" | ".join(_AXES), autocompletion=complete.among(_AXES)),
     ] = "kernels",
     blocks: BlocksOption = None,
     seed: SeedOption = None,

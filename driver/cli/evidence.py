@@ -7,6 +7,7 @@ import typer
 
 from driver import calibrate, compare, history, presets, report, reproduce, store
 from driver.calibration import calibration_key
+from driver.cli import complete
 from driver.cli.frame import (
     BlocksOption,
     BrowserOption,
@@ -19,6 +20,7 @@ from driver.cli.frame import (
     arm_for,
     check_numbers,
     check_places,
+    check_threads,
     corpus_for,
     measured,
     parse_margin,
@@ -86,6 +88,7 @@ def reproduce_command(
     limit, base = parse_margin(margin), history.read_one(receipt)[0]
     budget_s = parse_duration(budget) if budget else None
     request = reproduce.request_for(base, out, corpus_file, budget_s, headed)
+    check_threads(request.arms)
     check_places(out)
     data, path = measured(
         browser, quiet, plain, lambda choice, reporter: run_preset(request, choice, reporter)
@@ -98,8 +101,12 @@ def reproduce_command(
 
 
 def calibrate_command(
-    preset: Annotated[str, typer.Option(help="Name or file.")] = "small",
-    arm: Annotated[str, typer.Option(help="The arm that runs against itself.")] = "wasm",
+    preset: Annotated[
+        str, typer.Option(help="Name or file.", autocompletion=complete.preset_names)
+    ] = "small",
+    arm: Annotated[
+        str, typer.Option(help="The arm that runs against itself.", autocompletion=complete.arm)
+    ] = "wasm",
     runs: Annotated[int, typer.Option(help="A/A runs.", min=1, max=100)] = 6,
     blocks: BlocksOption = None,
     budget: Annotated[

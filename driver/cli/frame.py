@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -11,12 +11,14 @@ import typer
 from rich.console import Console
 
 from driver import (
-    __version__,
     corpus,
     layout,
+    machine,
     presets,
     sources,
     store,
+    threads,
+    versions,
 )
 from driver.arms import ArmSpec, parse_arm
 from driver.browser import BrowserChoice, setup_browser
@@ -67,19 +69,36 @@ PlainOption = Annotated[
 
 @app.callback(invoke_without_command=True)
 def _root(
+    context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and leave.")
+        bool,
+        typer.Option("--version", help="Print this version, its source and its tools' versions."),
     ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --version: print JSON.")] = False,
 ) -> None:
     """Trains the same GPT in a browser on two arms, alternated, checked and receipted."""
     if version:
-        print(f"driver {__version__}")
+        found = versions.versions()
+        print(found.model_dump_json(indent=1) if as_json else versions.text(found))
         raise typer.Exit
+    if as_json or context.invoked_subcommand is None:
+        raise UsageError(
+            "--json before a command goes with --version only; write it after the command, as in "
+            "driver presets --json"
+        )
 
 
 def arm_for(text: str) -> ArmSpec:
     """One arm as a person writes it, its source in the cache; raises ArmError and LackError."""
-    return sources.located(parse_arm(text))
+    spec = sources.located(parse_arm(text))
+    check_threads([spec])
+    return spec
+
+
+def check_threads(specs: Iterable[ArmSpec]) -> None:
+    """Raises Unsupported where an arm asks for far more threads than this machine has cores."""
+    for spec in specs:
+        threads.check_count(spec, machine.usable_cores())
 
 
 def parse_blocks(text: str | None) -> tuple[int | None, bool]:

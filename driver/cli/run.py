@@ -17,6 +17,7 @@ from driver import (
 from driver import replay as replays
 from driver.arms import ArmSpec, parse_arms
 from driver.cases import Case, write_result
+from driver.cli import complete
 from driver.cli.frame import (
     BrowserOption,
     CorpusOption,
@@ -31,6 +32,7 @@ from driver.cli.frame import (
     browser_for,
     check_numbers,
     check_places,
+    check_threads,
     corpus_for,
     interruptible,
     parse_blocks,
@@ -49,10 +51,17 @@ from driver.tensors import parameter_count
 
 def run(
     preset: Annotated[
-        str, typer.Option(help="Name or file; several, separated by commas, give one receipt each.")
+        str,
+        typer.Option(
+            help="Name or file; several, separated by commas, give one receipt each.",
+            autocompletion=complete.preset_names,
+        ),
     ],
     arms: Annotated[
-        str, typer.Option(help="Two arms A,B; the same arm twice is an A/A run.")
+        str,
+        typer.Option(
+            help="Two arms A,B; the same arm twice is an A/A run.", autocompletion=complete.arms
+        ),
     ] = "wasm,webgpu",
     blocks: RunBlocksOption = None,
     seed: SeedOption = None,
@@ -132,7 +141,11 @@ def replay(
         str, typer.Argument(help="A *.case.safetensors file, or a preset: its name or *.toml file.")
     ],
     arm: Annotated[
-        str, typer.Option(help="numpy, numpy:dtype=float32, wasm, wasm64, webgpu, with options.")
+        str,
+        typer.Option(
+            help="numpy, numpy:dtype=float32, wasm, wasm64, webgpu, with options.",
+            autocompletion=complete.arm,
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Where the result goes.")],
     steps: Annotated[
@@ -213,6 +226,7 @@ def _requests(
     specs = (sources.located(first), sources.located(second))
     if pin:
         specs = pin_arms(specs, pin)
+    check_threads(specs)
     names = [name.strip() for name in preset_names.split(",")]
     if not all(names):
         raise UsageError(
