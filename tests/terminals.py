@@ -160,6 +160,13 @@ class Terminal:
             pass
         return self._process.returncode
 
+    def outlive(self) -> int:
+        """Takes the terminal away and waits for the command's end; gives its exit code."""
+        os.close(self._master)
+        if self._target:
+            self._target.close()
+        return self._process.wait(60)
+
     @property
     def sane(self) -> bool:
         """Settings as they were, and the cursor there."""

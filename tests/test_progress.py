@@ -130,6 +130,18 @@ def test_the_result_goes_to_stdout_alone(tmp_path: Path) -> None:
     assert target.read_text() == "the result\n"
 
 
+def test_a_terminal_that_goes_away(tmp_path: Path) -> None:
+    """What was started to outlive its terminal goes on and gives its result."""
+    target = tmp_path / "out"
+    script = "import signal\nsignal.signal(signal.SIGHUP, signal.SIG_IGN)\n" + RUN.replace(
+        "sys.stdin.readline()", "import time; time.sleep(1.5); report.say('still here')"
+    )
+    terminal = Terminal(["-c", script], 80, stdout=target)
+    terminal.until(in_b)
+    assert terminal.outlive() == 0
+    assert target.read_text() == "the result\n"
+
+
 def test_a_log_gets_lines_whatever_is_forced() -> None:
     """CI forces colours often; a log is no terminal all the same."""
     done = subprocess.run(

@@ -33,7 +33,10 @@ def _lines(state: State, width: int, now: float) -> Iterator[Text]:
     wide = width >= NARROW
     if state.part:
         yield Text(state.part, style="bold")
-    yield _where(state.slot, wide) if state.slot else Text(state.phase or "starting")
+    if state.slot:
+        yield _where(state.slot, wide)
+    elif state.phase:
+        yield Text(state.phase)
     yield _bar(state, width, now)
     if not state.arms:
         return
