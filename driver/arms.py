@@ -7,6 +7,7 @@ Arms are separated by `,`; options follow `:` and are joined by `+`. `OPTIONS` i
 
 import difflib
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -53,7 +54,8 @@ class Option:
             noun = "a number" if kind is float else "a whole number"
             raise ArmError(f"arm {arm}: {key}={text}: expected {noun}") from None
         if not self.low <= number <= self.high:
-            raise ArmError(f"arm {arm}: {key}={text}: expected {self.low:g} to {self.high:g}")
+            note = f" (this machine has {os.cpu_count()} cores)" if key == "threads" else ""
+            raise ArmError(f"arm {arm}: {key}={text}: expected {self.low:g} to {self.high:g}{note}")
         return number
 
 

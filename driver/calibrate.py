@@ -52,7 +52,7 @@ async def calibrate(
     kept: tuple[Calibration, Path] | None = None
     for index in range(request.runs):
         left_s = request.budget_s - (time.monotonic() - began)
-        report.say(f"calibration run {index + 1} of {request.runs}")
+        report.part(f"calibration run {index + 1} of {request.runs}")
         wanted = RunRequest(
             preset=request.preset,
             arms=(request.arm, request.arm),

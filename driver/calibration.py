@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from statistics import fmean, stdev
 
-from scipy import stats as scipy_stats
+import scipy
 
 from driver import power
 from driver.records import Calibration, CalibrationKey, CalibrationRun, Environment, Plan, Receipt
@@ -115,6 +115,6 @@ def recommended_blocks(sd: float, margin: float) -> int | None:
 
 def _binomial_interval(hits: int, trials: int) -> tuple[float, float]:
     """95% interval of Clopper and Pearson (1934) on a rate."""
-    low = float(scipy_stats.beta.ppf(0.025, hits, trials - hits + 1)) if hits else 0.0
-    high = float(scipy_stats.beta.ppf(0.975, hits + 1, trials - hits)) if hits < trials else 1.0
+    low = float(scipy.stats.beta.ppf(0.025, hits, trials - hits + 1)) if hits else 0.0
+    high = float(scipy.stats.beta.ppf(0.975, hits + 1, trials - hits)) if hits < trials else 1.0
     return low, high

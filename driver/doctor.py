@@ -1,6 +1,7 @@
 """What this machine can do: one check per ability, each with what to do where it is missing."""
 
 import asyncio
+import os
 import platform
 import shutil
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+from driver import corpus, presets
 from driver.adapter import AdapterVerdict, judge_page
 from driver.browser import BrowserChoice, BrowserFacts, BrowserSession
 from driver.errors import DriverError
@@ -32,10 +34,11 @@ _GIB = 1 << 30
 _LOW_MEMORY_BYTES = 4 * _GIB
 _LOW_DISK_BYTES = 1 * _GIB
 _COARSE_TIMER_MS = 0.05
+_NARROW_COLUMNS = 80
 _UPDATE = "use a current Chromium, Chrome or Edge: driver setup, or --browser PATH"
 
 # Without these no arm runs; SIMD, Memory64 and WebGPU are each needed by some arms only.
-_NEEDED = {"python", "compiler", "cache", "browser", "isolation"}
+_NEEDED = {"python", "compiler", "cache", "browser", "page", "isolation"}
 
 
 class Check(Record):
@@ -57,7 +60,12 @@ class DoctorReport(Record):
     @property
     def ready(self) -> bool:
         """Whether the driver can work here; what only some arms need may be missing."""
-        return all(c.status != "missing" for c in self.checks if c.name in _NEEDED)
+        return not self.lacking
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """What is missing and without which no arm runs."""
+        return tuple(c.name for c in self.checks if c.status == "missing" and c.name in _NEEDED)
 
 
 async def examine(choice: BrowserChoice | None) -> DoctorReport:
@@ -67,7 +75,10 @@ async def examine(choice: BrowserChoice | None) -> DoctorReport:
     """
     facts = await asyncio.to_thread(machine_facts)
     others, state = await asyncio.to_thread(others_cpu), machine_state()
-    checks = [_python(), await _compiler(), _memory(facts), _cache(), *_state(state, others)]
+    checks = [
+        _python(), await _compiler(), _memory(facts), _cache(), await asyncio.to_thread(_corpus),
+        *_state(state, others), _terminal(),
+    ]  # fmt: skip
     verdict: AdapterVerdict | None = None
     if choice is None:
         checks.append(Check(name="browser", status="missing", value="none found", remedy=_UPDATE))
@@ -139,7 +150,11 @@ def _state(state: MachineState, others: OthersCpu) -> Iterator[Check]:
         name="other load",
         status="unknown" if share is None else "warning" if busy else "ok",
         value=others.reason or f"others use {share or 0:.1%} of the machine's CPU time",
-        remedy="close other programs before you measure" if busy else None,
+        remedy="make sure that nothing else runs while you measure"
+        if share is None
+        else "close other programs before you measure"
+        if busy
+        else None,
     )
     battery = state.power_source == "battery"
     yield Check(
@@ -186,6 +201,43 @@ def _cache() -> Check:
         status="warning" if low else "ok",
         value=f"{folder}, {free / _GIB:.1f} GiB free",
         remedy="free some disk space, or name another folder with DRIVER_CACHE" if low else None,
+    )
+
+
+def _corpus() -> Check:
+    """The text that presets train on by default is made here; some name another one."""
+    made = corpus.load(None)
+    others = [p.name for p in map(presets.load, presets.names()) if p.corpus_sha256]
+    more = f"; {', '.join(others)} need a file of yours (--corpus FILE)" if others else ""
+    return Check(
+        name="corpus",
+        status="ok",
+        value=f"generated, {len(made.data):,} bytes, {made.sha256[:12]}{more}",
+    )
+
+
+def _terminal() -> Check:
+    """What progress and reports can be shown on."""
+    encoding = sys.stdout.encoding or "ascii"
+    try:
+        "×→━▶".encode(encoding)
+    except UnicodeEncodeError:
+        return Check(
+            name="terminal",
+            status="warning",
+            value=f"its encoding {encoding} lacks signs that reports use, ? stands for them",
+            remedy="set PYTHONUTF8=1, or a UTF-8 locale such as LC_ALL=C.UTF-8",
+        )
+    try:
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):  # a file, a pipe, or a stream that is neither
+        return Check(name="terminal", status="ok", value="none: progress comes as plain lines")
+    narrow = 0 < columns < _NARROW_COLUMNS
+    return Check(
+        name="terminal",
+        status="warning" if narrow else "ok",
+        value=f"{columns} columns, {encoding}",
+        remedy=f"reports are easier to read from {_NARROW_COLUMNS} columns on" if narrow else None,
     )
 
 

@@ -134,7 +134,7 @@ async def run(
             report.say(f"{name}: {why}")
             pairs.append(_without(blank, why, UsageError.exit_code))
             continue
-        report.say(f"{name}, at most {blank.budget_s:.0f} s")
+        report.part(f"{name}, at most {blank.budget_s:.0f} s")
         arms = (climb.arms[before.label], climb.arms[after.label])
         if frozen and pairs and pairs[-1].exit_code in (1, SlotError.exit_code):
             why = f"not run: the pair before it, {pairs[-1].before} → {before.label}, failed"
@@ -360,7 +360,7 @@ async def climb_pair(
         raise
     except DriverError as error:
         why = f"{error} ({MORE_BUDGET})" if "--budget" in str(error) else str(error)
-        report.say(f"driver: {blank.before} → {blank.after}: {why}")
+        report.error(f"driver: {blank.before} → {blank.after}: {why}")
         pairs.append(_without(blank, why, error.exit_code))
 
 

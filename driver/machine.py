@@ -59,6 +59,11 @@ class MachineState(Record):
     unknown: dict[str, str]
 
 
+def usable_cores() -> int:
+    """Cores that the system lets this process use: affinity and quota count."""
+    return _usable_cores(cpu_quota_cores())
+
+
 @lru_cache
 def machine_facts() -> MachineFacts:
     """Facts about this machine; takes about a second once, for the CPU's name."""
@@ -69,7 +74,7 @@ def machine_facts() -> MachineFacts:
         isa=tuple(name for name in _ISA if name in cpu.get("flags", ())),
         cores_physical=psutil.cpu_count(logical=False),
         cores_logical=psutil.cpu_count() or 1,
-        cores_usable=_usable_cores(cpu_quota_cores()),
+        cores_usable=usable_cores(),
         cpu_quota_cores=cpu_quota_cores(),
         memory_total_bytes=psutil.virtual_memory().total,
         system=platform.system(),

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import DTypeLike, NDArray
-from scipy.special import ndtr
 
 from driver.records import ModelConfig
 from driver.tensors import table
@@ -35,12 +35,18 @@ class StepResult:
     grads: Tensors
 
 
+def _normal_cdf(x: Array) -> Array:
+    # scipy imports a part when it is first used, and most commands compute nothing.
+    values: Array = scipy.special.ndtr(x)
+    return values
+
+
 @dataclass(frozen=True)
 class Arithmetic:
     """How products and the normal distribution are computed; another way rounds otherwise."""
 
     matmul: Callable[[Array, Array], Array] = np.matmul
-    normal_cdf: Callable[[Array], Array] = ndtr
+    normal_cdf: Callable[[Array], Array] = _normal_cdf
 
 
 PLAIN = Arithmetic()

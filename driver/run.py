@@ -125,7 +125,7 @@ async def run(
                     await blocks.run()
             except asyncio.CancelledError:
                 receipt, path = _write(request, measured, report)
-                report.say(f"interrupted; what was measured is in {path}")
+                report.error(f"interrupted; what was measured is in {path}")
                 on_partial(receipt, path)
                 raise
     return _write(request, measured, report)
@@ -160,7 +160,7 @@ def _write(request: Request, measured: Measured, report: Reporter) -> tuple[dict
     try:
         store.write_text(store.page_path(path), html(parse(receipt)))
     except UsageError as error:
-        report.say(f"{error}; `driver report {path} --html FILE` writes it elsewhere")
+        report.error(f"{error}; `driver report {path} --html FILE` writes it elsewhere")
     return receipt, path
 
 
@@ -178,7 +178,7 @@ def keep(path: Path, data: Any, report: Reporter) -> Path:
         store.write_json(path, data)
     except UsageError as error:
         spare = Path(tempfile.gettempdir()) / path.name
-        report.say(f"{error}; it goes to {spare} instead")
+        report.error(f"{error}; it goes to {spare} instead")
         store.write_json(spare, data)
         return spare
     return path

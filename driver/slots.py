@@ -3,8 +3,9 @@
 import hashlib
 import json
 import math
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from driver.jobs import (
 from driver.measure import JobOutcome, run_job
 from driver.parity import tensor_error
 from driver.plan import Measured, now_utc
-from driver.progress import Reporter
+from driver.progress import Reporter, SlotNow
 from driver.records import (
     ArmJob,
     ArmPlan,
@@ -62,9 +63,11 @@ class Blocks:
     checkpoints: dict[int, Tensors]
     measured: Measured
     on_weights: OnWeights = lambda *_: None
+    began: float = field(default_factory=time.monotonic)
 
     async def run(self) -> None:
         """All blocks, each in a fresh browser after an unrecorded priming slot."""
+        self.report.slots(_labels(self.measured.plan))
         for block, order in enumerate(self.measured.plan.order):
             if block >= self._planned():
                 break
@@ -103,11 +106,15 @@ class Blocks:
         refusal = read_refusal(self.maker.config)
         program.append((digest_op if refusal else read_op)("param", "param"))
         slots = 4 * self._planned()
-        left_s = plan.estimated_s * (slots - index) / (4 * len(plan.order))
-        self.report.phase(
+        left_s = self._left_s(index, slots)
+        self.report.slot(
             f"slot {index + 1}/{slots}  {side} {arm.name}, about {left_s:.0f} s left in all",
             arm.total_steps,
-        )
+            SlotNow(
+                index + 1, slots, block + 1, self._planned(), plan.order[block], position, side,
+                left_s,
+            ),
+        )  # fmt: skip
         started = now_utc()
         outcome = await self._job(session, f"slot-{index}", which, program)
         if outcome.status == "ok" and "param" in outcome.blobs:
@@ -157,11 +164,32 @@ class Blocks:
             self.server,
             job,
             deadline_s=deadline_s(plan, planned),
-            on_progress=self._progress,
+            on_progress=lambda progress: self._progress(planned.side, progress),
         )
 
-    def _progress(self, progress: Progress) -> None:
+    def _progress(self, side: Side, progress: Progress) -> None:
+        op = progress.result
+        if op.label == "window" and op.ms is not None and op.steps:
+            self.report.window(side, op.ms / op.steps)
         self.report.step(progress.steps_done, progress.loss)
+
+    def _left_s(self, index: int, slots: int) -> float:
+        """Time for the slots from `index` on: by the plan's estimate, after a block by its pace."""
+        if index < 4:
+            plan = self.measured.plan
+            return plan.estimated_s * (slots - index) / (4 * len(plan.order))
+        return (time.monotonic() - self.began) * (slots - index) / index
+
+
+def _labels(plan: Plan) -> tuple[str, str]:
+    """The arms' names, each with the options in which it differs from the other."""
+    a, b = plan.arms
+    one, two = (
+        " ".join([arm.name, *(f"{k}={v}" for k, v in sorted(arm.options.items())
+                              if other.name == arm.name and other.options.get(k) != v)])
+        for arm, other in ((a, b), (b, a))
+    )  # fmt: skip
+    return one, two
 
 
 def deadline_s(plan: Plan, arm: ArmPlan) -> float:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from driver.arms import AUTO, ArmSpec, parse_arm, resolve, shares_memory
+from driver.errors import Unsupported
 from driver.jobs import threads_op
 from driver.machine import MachineFacts
 from driver.records import ArmJob, ThreadChoice, ThreadSamples
@@ -18,6 +19,8 @@ ROUNDS = 5
 # More threads must add this much to the fewer. A thread on a core of its own adds far more.
 WORTHWHILE = 0.1
 QUIET = 0.5  # load per core, as the gate `quiet` has it
+# A person may well ask for some more threads than cores, to see what that costs.
+PER_CORE, LEAST_REFUSED = 4, 16
 MOST = 128  # half of the chunks that the module runs at once
 
 
@@ -27,6 +30,17 @@ def wanted(specs: Sequence[ArmSpec]) -> bool:
         spec.is_wasm and spec.options["threads"] == AUTO and spec.options["shared"] != "off"
         for spec in specs
     )
+
+
+def check_count(spec: ArmSpec, cores: int) -> None:
+    """Raises Unsupported for a given number of threads that can only wait for each other."""
+    given, most = spec.options.get("threads"), max(LEAST_REFUSED, PER_CORE * cores)
+    if isinstance(given, int) and given > most:
+        raise Unsupported(
+            f"arm {spec.name}: threads={given}, and this machine has {cores} usable core(s): more "
+            f"than {most} threads are refused here, since they would only wait for each other; "
+            f"use threads={min(cores, MOST)}, or leave it out and the number is measured"
+        )
 
 
 async def choose_threads(

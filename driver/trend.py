@@ -22,8 +22,8 @@ from itertools import pairwise
 from statistics import fmean, median, stdev
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from driver.calibration import LEAST_RUNS
 from driver.compare import Level, Part
@@ -84,7 +84,7 @@ def _divide(
         part = values[low:high]
         if len(part) < 2 * LEAST_SEGMENT:
             continue
-        ranks = rankdata(part) - (len(part) + 1) / 2
+        ranks = scipy.stats.rankdata(part) - (len(part) + 1) / 2
         split, statistic = _best_split(ranks)
         if statistic == 0 or not _significant(ranks, statistic, alpha):
             continue

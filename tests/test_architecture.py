@@ -14,11 +14,13 @@ PACKAGE = Path(driver.__file__).parent
 # A module imports only modules above it. A folder counts as one module.
 ORDER = [
     "errors",
+    "later",  # imports that wait until they are needed
     "layout",
     "aside",  # long work in a thread that can be cancelled
     "records",
     "draws",  # generators of weights and offsets, in arithmetic alone
     "tensors",  # before presets, which estimates memory from it
+    "versions",  # this driver's, and those of what it works with
     "presets",
     "arms",
     "sources",  # kernels and page modules of another revision or folder

@@ -1,21 +1,28 @@
 """Commands as a person types them: exit codes, messages, what goes to stdout."""
 
+import inspect
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 import pytest
 import receipts
+from terminals import Terminal
 
-from driver import cli
+from driver import __version__, cli, layout, threads, versions
+from driver.arms import parse_arm
 from driver.cases import Case, write_case
-from driver.errors import BrowserMissing
+from driver.cli import complete
+from driver.errors import BrowserMissing, Unsupported
+from driver.later import later
 from driver.records import ModelConfig
 from driver.tensors import initial_state
 
@@ -155,11 +162,45 @@ def test_replay_numpy(driver: Run, case: Path, tmp_path: Path) -> None:
     assert (tmp_path / "r").is_file()
 
 
-@pytest.mark.parametrize("command", ["presets", "arms"])
-def test_json_is_only_json(driver: Run, command: str) -> None:
-    code, out, _ = driver(command, "--json")
-    assert code == 0
-    assert json.loads(out)
+def without_browser(receipt: Path, db: Path) -> dict[str, list[object]]:
+    """Command → arguments, for every one that prints JSON and needs no browser."""
+    return {
+        "--version": [],
+        "presets": [],
+        "arms": [],
+        "build": [],
+        "doctor": [],  # with nothing found, as the test has it
+        "verify": [receipt],
+        "compare": [receipt, receipt],
+        "history add": [receipt, "--db", db],
+        "history list": ["--db", db],
+        "history query": ["SELECT 1 AS one", "--db", db],
+        "history compare": [receipt, "--db", db],
+    }
+
+
+# In a real run: tests of these names, and test_run.py, look at their JSON.
+IN_A_BROWSER = {"run", "kernels", "geometry", "ladder", "reproduce", "calibrate"}
+
+
+def test_json_is_only_json(
+    driver: Run, receipt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli.machine, "find_browser", lambda _: None)
+    monkeypatch.setenv("DRIVER_DATA", str(tmp_path / "data"))
+    commands = without_browser(receipt, tmp_path / "history.duckdb")
+    for command, arguments in commands.items():
+        _, out, err = driver(*command.split(), *arguments, "--json")
+        assert json.loads(out), (command, err)
+        assert out.lstrip().startswith(("{", "["))
+    groups = (("", cli.app), ("history ", cli.history.app))
+    have = {
+        prefix + str(found.name or "")
+        for prefix, group in groups
+        for found in group.registered_commands
+        if found.callback and "as_json" in inspect.signature(found.callback).parameters
+    }
+    assert have | {"--version"} == set(commands) | IN_A_BROWSER
 
 
 @pytest.mark.parametrize("of", ["receipt", "kernels", "ladder"])
@@ -185,6 +226,188 @@ def test_version(driver: Run) -> None:
     code, out, _ = driver("--version")
     assert code == 0
     assert out.startswith("driver 0.")
+    _, printed, _ = driver("--version", "--json")
+    found = json.loads(printed)
+    revision, dirty = layout.revision()
+    assert found["driver"] == __version__
+    assert found["source_revision"] == revision
+    assert found["source_dirty"] is dirty
+    for key in ("compiler", "python", "numpy", "playwright"):
+        assert re.match(r"\d+\.\d+", found[key])
+        assert found[key] in out
+    assert (revision or "not known") in out
+
+
+def test_version_of_an_installed_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit that pip recorded, and nothing where there is none or another thing stands."""
+    monkeypatch.setattr(layout, "revision", lambda: (None, None))
+
+    class Recorded:
+        version = "1.0"
+
+        def __init__(self, text: str | None) -> None:
+            self.text = text
+
+        def read_text(self, _: str) -> str | None:
+            return self.text
+
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    wheel = {"url": "https://example.org/driver.whl", "archive_info": {}}
+    git = {"url": "https://example.org", "vcs_info": {"vcs": "git", "commit_id": commit}}
+    evil = {"vcs_info": {"commit_id": "\x1b[2J"}}
+    for record, expected in ((git, commit), (wheel, None), (evil, None), ("x", None), (None, None)):
+        text = json.dumps(record) if record else None
+        monkeypatch.setattr(metadata, "distribution", lambda _, text=text: Recorded(text))
+        found = versions.versions()
+        assert found.source_revision == expected
+        assert (expected or "not known") in versions.text(found)
+
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    assert versions.versions().compiler is None
+    assert "compiler    not installed" in versions.text(versions.versions())
+
+
+def test_json_before_a_command(driver: Run) -> None:
+    code, _, err = driver("--json", "presets")
+    assert code == 2
+    assert "driver presets --json" in err
+
+
+# What is typed and, after TAB, offered.
+OFFERED = {
+    "driver run --preset ti": ["tiny"],
+    "driver run --preset tiny,sm": ["tiny,small"],
+    "driver run --preset none": [],
+    "driver run --arms wasm,we": ["wasm,webgpu"],
+    "driver replay --arm nu": ["null", "numpy"],
+    "driver ladder --preset behe": ["behemoth"],
+    "driver ladder --axis th": ["threads"],
+    "driver kernels --op layern": ["layernorm"],
+    "driver calibrate --arm wasm": ["wasm", "wasm64"],
+    "driver cali": ["calibrate"],
+}
+COMPLETING = """
+import contextlib, io, json, os, sys
+from driver import cli
+os.environ["_DRIVER_COMPLETE"] = "complete_bash"
+answers = {}
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["driver"]
+    os.environ |= {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
+        cli.main()
+    answers[words] = out.getvalue().split()
+print(json.dumps(answers))
+"""
+
+
+def test_completion() -> None:
+    """As bash asks for it."""
+    done = subprocess.run(
+        [sys.executable, "-c", COMPLETING, json.dumps([*OFFERED])],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert json.loads(done.stdout) == OFFERED
+
+
+def test_completion_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    for name in ("mine/a.toml", "mine/b.txt", "top.toml"):
+        (tmp_path / name).write_text("")
+    assert complete.preset_names("./") == ["./mine/", "./top.toml"]
+    assert complete.preset_names("mine/") == ["mine/a.toml"]
+    assert complete.preset_names(f"{tmp_path}/t") == [f"{tmp_path}/top.toml"]
+    assert complete.preset_names("none/x") == []
+
+
+@pytest.mark.parametrize(
+    ("count", "code", "expected"),
+    [(4096, 2, "expected 1 to 256 (this machine has"), (256, 3, "usable core(s)")],
+)
+@pytest.mark.parametrize("command", [["run", "--preset", "tiny", "--arms"], ["kernels", "--arm"]])
+def test_absurd_numbers_of_threads(
+    driver: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    command: list[str], count: int, code: int, expected: str,
+) -> None:  # fmt: skip
+    """Refused with the number of cores, before a browser is looked for."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli.frame, "setup_browser", None)
+    monkeypatch.setattr(cli.frame.machine, "usable_cores", lambda: 3)
+    arm = f"wasm:threads={count}"
+    found, _, err = driver(*command, f"{arm},{arm}" if command[0] == "run" else arm)
+    assert found == code
+    assert expected in err
+    assert f"threads={count}" in err
+    assert code == 2 or "3 usable core(s)" in err
+
+
+def test_more_threads_than_cores_may_be_asked_for() -> None:
+    for cores, count in ((1, 16), (2, 16), (8, 32), (128, 256)):
+        threads.check_count(parse_arm(f"wasm:threads={count}"), cores)
+    threads.check_count(parse_arm("wasm"), 1)
+    threads.check_count(parse_arm("webgpu"), 1)
+    with pytest.raises(Unsupported, match="threads=33, and this machine has 8 usable"):
+        threads.check_count(parse_arm("wasm64:threads=33"), 8)
+
+
+@pytest.mark.parametrize("columns", [40, 120])
+def test_reports_keep_to_the_width(receipt: Path, columns: int) -> None:
+    """That of the terminal, or COLUMNS where stdout is none; colours unless NO_COLOR says no."""
+    words = ["-m", "driver", "report", receipt]
+    with Terminal(words, columns) as terminal:
+        assert terminal.end() == 0
+        assert terminal.screen.colours
+        assert not terminal.screen.wrapped
+    with Terminal(words, columns, {"NO_COLOR": "1"}) as terminal:
+        assert terminal.end() == 0
+        assert b"\x1b" not in terminal.output
+    done = subprocess.run(
+        [sys.executable, *words], env=os.environ | {"COLUMNS": str(columns)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert max(map(len, done.stdout.splitlines())) <= columns
+    assert done.stdout.strip().splitlines() == terminal.screen.text.strip().splitlines()
+
+
+def test_an_encoding_without_our_signs(receipt: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "driver", "report", receipt],
+        env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"?" in done.stdout
+
+
+def test_only_what_draws_imports_matplotlib(receipt: Path) -> None:
+    """A third of a second of every command otherwise; scipy's parts the same."""
+    script = (
+        "import sys; from driver import cli, report; from driver.receipt import parse\n"
+        "slow = ('matplotlib', 'scipy.stats', 'scipy.optimize', 'scipy.special')\n"
+        "print([name for name in slow if name in sys.modules])\n"
+        "import json; report.html(parse(json.load(open(sys.argv[1]))))\n"
+        "print('matplotlib' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, receipt], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == ["[]", "True"]
+
+
+def test_a_module_for_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "seldom_used.py").write_text("import sys\nsys.seldom = 1\nvalue = 3\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = later("seldom_used")
+    assert not hasattr(sys, "seldom")
+    assert module.value == 3
+    assert later("seldom_used") is module
+    monkeypatch.delattr(sys, "seldom")
+    monkeypatch.delitem(sys.modules, "seldom_used")
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+        later("no_such_module")
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from driver.layout import ROOT
 from driver.plan import evaluator
 from driver.receipt import digest, parse
 from driver.records import HistoryReceipt, HistorySlot
-from driver.report import picture
+from driver.report.trend import picture
 
 Run = Callable[..., tuple[int, str, str]]
 START = datetime(2026, 10, 1, 3, tzinfo=UTC)

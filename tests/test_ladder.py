@@ -31,7 +31,7 @@ from driver.errors import ArmError
 from driver.ladder import fastest, measured, pin_tiles
 from driver.plan import evaluator
 from driver.prepare import Probed
-from driver.progress import Reporter
+from driver.progress import Reporter, SlotNow
 from driver.receipt import parse, verify
 from driver.records import (
     ArmJob,
@@ -559,16 +559,16 @@ def test_what_budget_would_do() -> None:
 def test_interrupted(climb: Climb, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was measured is kept and shown, the pair that was under way too."""
     fakes(monkeypatch, "ms=2", "ms=1", "ms=0.5")
-    phase = Reporter.phase
+    slot = Reporter.slot
     seen = SimpleNamespace(slots=0)
 
-    def watched(self: Reporter, text: str, total: int) -> None:
-        phase(self, text, total)
-        seen.slots += text.startswith("slot")
-        if seen.slots == 6 and text.startswith("slot 2/"):
+    def watched(self: Reporter, text: str, total: int, now: SlotNow) -> None:
+        slot(self, text, total, now)
+        seen.slots += 1
+        if seen.slots == 6 and now.number == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(Reporter, "phase", watched)
+    monkeypatch.setattr(Reporter, "slot", watched)
     code, found, printed = climb("--arm", "null", "--axis", "fake", "--blocks", 1)
     assert code == 130
     assert found

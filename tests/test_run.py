@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from terminals import Terminal
 
 from driver import cli, jobs, machine, presets, report, store, workbench
 from driver import plan as plan_module
@@ -431,6 +432,40 @@ def test_interrupted(preset: Path, tmp_path: Path, number: signal.Signals) -> No
     assert verify(receipt, evaluator()) == ([], [])
     assert receipt["verdict"]["status"] == "failed"
     assert len(receipt["slots"]) == 1
+
+
+def on_a_terminal(preset: Path, *words: object) -> list[object]:
+    """A command whose slots last long enough to be seen."""
+    return ["-m", "driver", "run", "--preset", preset, "--arms", "null:ms=300,null:ms=200", *words]
+
+
+def test_json_on_a_terminal(preset: Path, tmp_path: Path) -> None:
+    """The live view is on the terminal, stdout is a file: neither has anything of the other."""
+    target = tmp_path / "printed"
+    words = on_a_terminal(preset, "--json", "--out", tmp_path / "receipts")
+    with Terminal(words, 100, stdout=target) as terminal:
+        screen = terminal.until(lambda screen: "A/B" in screen.text)
+        assert "block 1 of 1" in screen.text or "priming" in screen.text
+        assert "null ms=300" in screen.text
+        assert "raw: no interval, no claim before the end" in screen.text
+        assert terminal.end() == 0
+        assert terminal.sane
+        assert "A/B" not in terminal.screen.text
+        assert "{" not in terminal.screen.text
+    assert json.loads(target.read_text())["format"] == "driver-receipt/1"
+
+
+def test_ctrl_c_on_a_terminal(preset: Path, tmp_path: Path) -> None:
+    """As a person types it; afterwards the terminal is as it was, and says where the receipt is."""
+    with Terminal(on_a_terminal(preset, "--out", tmp_path), 40, echo=True) as terminal:
+        terminal.until(lambda screen: "slot 2/4" in screen.text)
+        terminal.type(b"\x03")
+        assert terminal.end() == 130
+        assert terminal.sane
+        text = terminal.screen.text
+        assert "interrupted; what was measured is in" in text
+        assert "Traceback" not in text
+        assert "slot 2" not in text
 
 
 def test_a_budget_that_ends_in_the_preparation(run: RunPreset) -> None:

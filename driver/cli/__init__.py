@@ -1,5 +1,6 @@
 """Commands → exit codes. Progress goes to stderr, results to stdout."""
 
+import io
 import os
 import sys
 
@@ -32,6 +33,9 @@ app.add_typer(history.app, name="history")
 
 def main() -> None:
     """Entry point: errors become one message and an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # an encoding without × or → shows ? for them
+            stream.reconfigure(errors="replace")
     try:
         try:
             app()

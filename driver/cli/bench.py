@@ -13,6 +13,7 @@ from driver import (
     report,
 )
 from driver.axes import AXES, axis_of
+from driver.cli import complete
 from driver.cli.frame import (
     BlocksOption,
     BrowserOption,
@@ -20,6 +21,7 @@ from driver.cli.frame import (
     HeadedOption,
     JsonOption,
     OutOption,
+    PlainOption,
     QuietOption,
     SeedOption,
     arm_for,
@@ -32,10 +34,18 @@ from driver.cli.frame import (
 from driver.errors import UsageError
 from driver.presets import parse_duration
 
+_AXES = tuple(dict.fromkeys(axis for found in AXES.values() for axis in found))
+
 
 def kernels_command(
-    arm: Annotated[str, typer.Option(help="wasm, wasm64 or webgpu, with options.")] = "wasm",
-    op: Annotated[str, typer.Option(help=" | ".join(kernels.OPS))] = "matmul",
+    arm: Annotated[
+        str,
+        typer.Option(help="wasm, wasm64 or webgpu, with options.", autocompletion=complete.arm),
+    ] = "wasm",
+    op: Annotated[
+        str,
+        typer.Option(help=" | ".join(kernels.OPS), autocompletion=complete.among(kernels.OPS)),
+    ] = "matmul",
     shapes: Annotated[
         str, typer.Option(help=f"Joined by commas: {kernels.GRAMMAR}.")
     ] = "preset:large",
@@ -43,6 +53,7 @@ def kernels_command(
     browser: BrowserOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
+    plain: PlainOption = False,
 ) -> None:
     """Check single kernels against float64, then time them beside the roofline.
 
@@ -68,7 +79,7 @@ def kernels_command(
     work = kernels.Work() if op == "fork" else kernels.parse_shapes(shapes, op, not spec.is_wasm)
     request = kernels.Request(spec, op, work, samples)
     found = measured(
-        browser, quiet, lambda choice, reporter: kernels.run(request, choice, reporter.say)
+        browser, quiet, plain, lambda choice, reporter: kernels.run(request, choice, reporter.say)
     )
     if as_json:
         print(found.model_dump_json(indent=1))
@@ -79,7 +90,11 @@ def kernels_command(
 
 def geometry_command(
     preset: Annotated[
-        str, typer.Option(help="Names or files, joined by commas; all of them if not given.")
+        str,
+        typer.Option(
+            help="Names or files, joined by commas; all of them if not given.",
+            autocompletion=complete.preset_names,
+        ),
     ] = "",
     arm: Annotated[str, typer.Option(help="webgpu, with options.")] = "webgpu",
     plan_only: Annotated[
@@ -88,6 +103,7 @@ def geometry_command(
     browser: BrowserOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
+    plain: PlainOption = False,
 ) -> None:
     """What a step dispatches to the GPU: kernels, workgroups, submits, objects created.
 
@@ -103,7 +119,7 @@ def geometry_command(
     loaded = [presets.load(name) for name in (preset.split(",") if preset else presets.names())]
     request = geometry.Request(spec, loaded, not plan_only)
     found = measured(
-        browser, quiet, lambda choice, reporter: geometry.run(request, choice, reporter.say)
+        browser, quiet, plain, lambda choice, reporter: geometry.run(request, choice, reporter.say)
     )
     if as_json:
         print(found.model_dump_json(indent=1))
@@ -113,15 +129,19 @@ def geometry_command(
 
 
 def ladder_command(
-    preset: Annotated[str, typer.Option(help="Name or file.")],
+    preset: Annotated[
+        str, typer.Option(help="Name or file.", autocompletion=complete.preset_names)
+    ],
     arm: Annotated[
-        str, typer.Option(help="The arm, with options that stay the same on every rung.")
+        str,
+        typer.Option(
+            help="The arm, with options that stay the same on every rung.",
+            autocompletion=complete.arm,
+        ),
     ] = "wasm",
     axis: Annotated[
         str,
-        typer.Option(
-            help=" | ".join(dict.fromkeys(axis for found in AXES.values() for axis in found))
-        ),
+        typer.Option(help=" | ".join(_AXES), autocompletion=complete.among(_AXES)),
     ] = "kernels",
     blocks: BlocksOption = None,
     seed: SeedOption = None,
@@ -135,6 +155,7 @@ def ladder_command(
     ] = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
+    plain: PlainOption = False,
 ) -> None:
     """Change one thing at a time: each rung against the one before it, a receipt for each pair.
 
@@ -159,7 +180,7 @@ def ladder_command(
     )
     check_places(out)
     found, path = measured(
-        browser, quiet, lambda choice, reporter: ladder.run(request, choice, reporter)
+        browser, quiet, plain, lambda choice, reporter: ladder.run(request, choice, reporter)
     )
     if as_json:
         print(found.model_dump_json(indent=1))

@@ -7,6 +7,7 @@ import typer
 
 from driver import calibrate, compare, history, presets, report, reproduce, store
 from driver.calibration import calibration_key
+from driver.cli import complete
 from driver.cli.frame import (
     BlocksOption,
     BrowserOption,
@@ -14,10 +15,12 @@ from driver.cli.frame import (
     HeadedOption,
     JsonOption,
     OutOption,
+    PlainOption,
     QuietOption,
     arm_for,
     check_numbers,
     check_places,
+    check_threads,
     corpus_for,
     measured,
     parse_margin,
@@ -72,6 +75,7 @@ def reproduce_command(
     out: OutOption = Path("receipts"),
     as_json: JsonOption = False,
     quiet: QuietOption = False,
+    plain: PlainOption = False,
 ) -> None:
     """Run a receipt's plan again here, and say what agrees.
 
@@ -84,9 +88,10 @@ def reproduce_command(
     limit, base = parse_margin(margin), history.read_one(receipt)[0]
     budget_s = parse_duration(budget) if budget else None
     request = reproduce.request_for(base, out, corpus_file, budget_s, headed)
+    check_threads(request.arms)
     check_places(out)
     data, path = measured(
-        browser, quiet, lambda choice, reporter: run_preset(request, choice, reporter)
+        browser, quiet, plain, lambda choice, reporter: run_preset(request, choice, reporter)
     )
     new = parse(data)
     found = reproduce.judge(base, new, path.name, limit, _calibrations(base, new))
@@ -96,8 +101,12 @@ def reproduce_command(
 
 
 def calibrate_command(
-    preset: Annotated[str, typer.Option(help="Name or file.")] = "small",
-    arm: Annotated[str, typer.Option(help="The arm that runs against itself.")] = "wasm",
+    preset: Annotated[
+        str, typer.Option(help="Name or file.", autocompletion=complete.preset_names)
+    ] = "small",
+    arm: Annotated[
+        str, typer.Option(help="The arm that runs against itself.", autocompletion=complete.arm)
+    ] = "wasm",
     runs: Annotated[int, typer.Option(help="A/A runs.", min=1, max=100)] = 6,
     blocks: BlocksOption = None,
     budget: Annotated[
@@ -110,6 +119,7 @@ def calibrate_command(
     out: OutOption = Path("receipts"),
     as_json: JsonOption = False,
     quiet: QuietOption = False,
+    plain: PlainOption = False,
 ) -> None:
     """Measure this machine's noise: an arm against itself, several times.
 
@@ -135,7 +145,10 @@ def calibrate_command(
     check_places(out)
     store.check_data()
     found, path = measured(
-        browser, quiet, lambda choice, reporter: calibrate.calibrate(request, choice, reporter)
+        browser,
+        quiet,
+        plain,
+        lambda choice, reporter: calibrate.calibrate(request, choice, reporter),
     )
     print(found.model_dump_json(indent=1) if as_json else report.calibration(found))
     if not as_json:

@@ -1,8 +1,9 @@
 """The command line's frame: application, shared options, what several commands do."""
 
 import asyncio
+import os
 import signal
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -10,12 +11,14 @@ import typer
 from rich.console import Console
 
 from driver import (
-    __version__,
     corpus,
     layout,
+    machine,
     presets,
     sources,
     store,
+    threads,
+    versions,
 )
 from driver.arms import ArmSpec, parse_arm
 from driver.browser import BrowserChoice, setup_browser
@@ -23,6 +26,7 @@ from driver.errors import Interrupted, UsageError
 from driver.progress import Reporter
 
 T = TypeVar("T")
+LEAST_COLUMNS = 40  # of a report: with fewer its tables come apart
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -54,24 +58,47 @@ CorpusOption = Annotated[
 ]
 HeadedOption = Annotated[bool, typer.Option(help="Show the browser's window.")]
 OutOption = Annotated[Path, typer.Option(help="Folder for receipts.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")]
+QuietOption = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Nothing but the result and errors.")
+]
+PlainOption = Annotated[
+    bool,
+    typer.Option("--plain", help="Progress as lines; so it is anyway where stderr is no terminal."),
+]
 
 
 @app.callback(invoke_without_command=True)
 def _root(
+    context: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and leave.")
+        bool,
+        typer.Option("--version", help="Print this version, its source and its tools' versions."),
     ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --version: print JSON.")] = False,
 ) -> None:
     """Trains the same GPT in a browser on two arms, alternated, checked and receipted."""
     if version:
-        print(f"driver {__version__}")
+        found = versions.versions()
+        print(found.model_dump_json(indent=1) if as_json else versions.text(found))
         raise typer.Exit
+    if as_json or context.invoked_subcommand is None:
+        raise UsageError(
+            "--json before a command goes with --version only; write it after the command, as in "
+            "driver presets --json"
+        )
 
 
 def arm_for(text: str) -> ArmSpec:
     """One arm as a person writes it, its source in the cache; raises ArmError and LackError."""
-    return sources.located(parse_arm(text))
+    spec = sources.located(parse_arm(text))
+    check_threads([spec])
+    return spec
+
+
+def check_threads(specs: Iterable[ArmSpec]) -> None:
+    """Raises Unsupported where an arm asks for far more threads than this machine has cores."""
+    for spec in specs:
+        threads.check_count(spec, machine.usable_cores())
 
 
 def parse_blocks(text: str | None) -> tuple[int | None, bool]:
@@ -131,17 +158,20 @@ def check_places(out: Path) -> None:
 def measured(
     browser: str | None,
     quiet: bool,
+    plain: bool,
     work: Callable[[BrowserChoice, Reporter], Coroutine[Any, Any, T]],
 ) -> T:
     """What `work` returns, in the browser that was asked for; progress on stderr."""
-    with Reporter(quiet) as reporter:
+    with Reporter(quiet, plain) as reporter:
         return interruptible(work(browser_for(browser, reporter), reporter))
 
 
 def terminal() -> tuple[int, bool]:
-    """Width and colour of stdout."""
+    """Width of stdout, COLUMNS if that is set, 110 for a file; and whether it may have colours."""
     console = Console()
-    return (console.width if console.is_terminal else 110), console.is_terminal
+    known = console.is_terminal or os.environ.get("COLUMNS", "").isdigit()
+    colour = console.is_terminal and not console.no_color and not console.is_dumb_terminal
+    return (max(LEAST_COLUMNS, console.width) if known else 110), colour
 
 
 def interruptible(work: Coroutine[Any, Any, T]) -> T:

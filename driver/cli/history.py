@@ -131,7 +131,7 @@ def plot_command(
     store.check_target(out.resolve())
     rows = _receipts(db, _filter(machine, browser, preset, arm, verdict, since, last))
     try:
-        drawn = report.picture(rows, "svg" if kind == "svg" else "png")
+        drawn = report.trend.picture(rows, "svg" if kind == "svg" else "png")
     except ValueError as error:
         raise UsageError(
             f"history plot: {error} fits; `driver history list` shows what there is"

@@ -10,6 +10,7 @@ from driver import (
 )
 from driver.arms import MEANINGS, OPTIONS, UNSET
 from driver.cli.frame import JsonOption
+from driver.doctor import DoctorReport
 from driver.errors import UsageError
 from driver.records import (
     Calibration,
@@ -26,6 +27,7 @@ from driver.records import (
     VerifyAnswer,
 )
 from driver.tensors import model_flops, parameter_count
+from driver.versions import Versions
 
 
 def presets_command(as_json: JsonOption = False) -> None:
@@ -89,7 +91,8 @@ def schema(
         str,
         typer.Argument(
             help="receipt | kernels | ladder | compare | reproduce | calibrate | verify | "
-            "geometry | history-list (one row of it) | history-compare | history-add"
+            "geometry | doctor | version | history-list (one row of it) | history-compare | "
+            "history-add"
         ),
     ] = "receipt",
 ) -> None:
@@ -101,7 +104,8 @@ def schema(
         "receipt": Receipt, "kernels": KernelReport, "ladder": LadderReport,
         "compare": CompareReport, "reproduce": Reproduction, "calibrate": Calibration,
         "verify": VerifyAnswer,
-        "geometry": GeometryReport, "history-list": HistoryReceipt,
+        "geometry": GeometryReport, "doctor": DoctorReport, "version": Versions,
+        "history-list": HistoryReceipt,
         "history-compare": HistoryReport, "history-add": HistoryAdded,
     }  # fmt: skip
     if of not in records:

@@ -17,12 +17,14 @@ from driver import (
 from driver import replay as replays
 from driver.arms import ArmSpec, parse_arms
 from driver.cases import Case, write_result
+from driver.cli import complete
 from driver.cli.frame import (
     BrowserOption,
     CorpusOption,
     HeadedOption,
     JsonOption,
     OutOption,
+    PlainOption,
     QuietOption,
     RunBlocksOption,
     SeedOption,
@@ -30,6 +32,7 @@ from driver.cli.frame import (
     browser_for,
     check_numbers,
     check_places,
+    check_threads,
     corpus_for,
     interruptible,
     parse_blocks,
@@ -48,10 +51,17 @@ from driver.tensors import parameter_count
 
 def run(
     preset: Annotated[
-        str, typer.Option(help="Name or file; several, separated by commas, give one receipt each.")
+        str,
+        typer.Option(
+            help="Name or file; several, separated by commas, give one receipt each.",
+            autocompletion=complete.preset_names,
+        ),
     ],
     arms: Annotated[
-        str, typer.Option(help="Two arms A,B; the same arm twice is an A/A run.")
+        str,
+        typer.Option(
+            help="Two arms A,B; the same arm twice is an A/A run.", autocompletion=complete.arms
+        ),
     ] = "wasm,webgpu",
     blocks: RunBlocksOption = None,
     seed: SeedOption = None,
@@ -86,6 +96,7 @@ def run(
     ] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
+    plain: PlainOption = False,
 ) -> None:
     """Train two arms in turn, check every number, write a receipt.
 
@@ -97,23 +108,25 @@ def run(
     )  # fmt: skip
     check_places(out)
     codes, rows, documents = [0], [], []
-    with Reporter(quiet) as reporter:
+    with Reporter(quiet, plain) as reporter:
         choice = browser_for(browser, reporter)
-        for request in requests:
+        for index, request in enumerate(requests):
             receipt = None
+            if len(requests) > 1:
+                reporter.part(f"preset {request.preset.name}, {index + 1} of {len(requests)}")
             try:
                 data, path = interruptible(run_preset(request, choice, reporter))
                 receipt = parse(data)
                 documents.append(data)
                 codes.append(exit_code(receipt))
                 if not as_json:
-                    print(report.text(receipt, *terminal()), f"\nreceipt: {path}\n", flush=True)
+                    reporter.result(f"{report.text(receipt, *terminal())}\n\nreceipt: {path}\n")
             except Interrupted:
                 raise
             except DriverError as error:
                 if len(requests) == 1:
                     raise
-                reporter.say(f"driver: {request.preset.name}: {error}")
+                reporter.error(f"driver: {request.preset.name}: {error}")
                 codes.append(error.exit_code)
             rows.append((request.preset.name, parameter_count(request.preset.model), receipt))
     if as_json:
@@ -128,7 +141,11 @@ def replay(
         str, typer.Argument(help="A *.case.safetensors file, or a preset: its name or *.toml file.")
     ],
     arm: Annotated[
-        str, typer.Option(help="numpy, numpy:dtype=float32, wasm, wasm64, webgpu, with options.")
+        str,
+        typer.Option(
+            help="numpy, numpy:dtype=float32, wasm, wasm64, webgpu, with options.",
+            autocompletion=complete.arm,
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Where the result goes.")],
     steps: Annotated[
@@ -142,6 +159,7 @@ def replay(
         str, typer.Option(help="When a page without an answer counts as hung.")
     ] = "15m",
     quiet: QuietOption = False,
+    plain: PlainOption = False,
 ) -> None:
     """Train a case or a preset's problem on one arm; write losses, norms, gradients, parameters.
 
@@ -155,7 +173,7 @@ def replay(
     if spec.name == "numpy":
         result = replays.on_numpy(problem, str(spec.options["dtype"]))
     else:
-        with Reporter(quiet) as reporter:
+        with Reporter(quiet, plain) as reporter:
             choice = browser_for(browser, reporter)
             reporter.phase(f"{Path(case).name} on {spec.name}", problem.steps)
             result = interruptible(
@@ -208,6 +226,7 @@ def _requests(
     specs = (sources.located(first), sources.located(second))
     if pin:
         specs = pin_arms(specs, pin)
+    check_threads(specs)
     names = [name.strip() for name in preset_names.split(",")]
     if not all(names):
         raise UsageError(

@@ -1,5 +1,8 @@
 """Receipts and other results → text for a terminal or a log, HTML, Markdown, JUnit."""
 
+from typing import TYPE_CHECKING
+
+from driver.later import later
 from driver.report.doctor import machine_checks
 from driver.report.evidence import calibration, comparison, reproduction, verify_answer
 from driver.report.geometry import geometry
@@ -10,8 +13,12 @@ from driver.report.kernels import kernels
 from driver.report.ladder import ladder, ladder_losses
 from driver.report.markdown import markdown
 from driver.report.receipt import curve_over_presets, svg, text
-from driver.report.trend import picture
 from driver.report.words import doubts, verdict_line
+
+if TYPE_CHECKING:
+    from driver.report import trend
+else:  # it needs matplotlib, which takes a third of a second to import
+    trend = later("driver.report.trend")
 
 __all__ = [
     "added",
@@ -31,10 +38,10 @@ __all__ = [
     "listing",
     "machine_checks",
     "markdown",
-    "picture",
     "reproduction",
     "svg",
     "text",
+    "trend",
     "value_text",
     "verdict_line",
     "verify_answer",

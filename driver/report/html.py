@@ -10,14 +10,14 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 from markupsafe import Markup, escape
 
+from driver.later import later
 from driver.receipt import Examination, from_the_faster_side
 from driver.records import ArmPlan, ArmSummary, Gate, Receipt, Roofline, Slot
-from driver.report import figures
 from driver.report.historical import comparison_text
 from driver.report.profile import PROFILE_HEADINGS, profile_notes, profile_rows
 from driver.report.terminal import number_text, visible
@@ -36,6 +36,11 @@ from driver.report.words import (
     variants_tried,
     what_ran,
 )
+
+if TYPE_CHECKING:
+    from driver.report import figures
+else:  # it needs matplotlib, which takes a third of a second to import
+    figures = later("driver.report.figures")
 
 _LONGEST = 2000  # characters of one value
 _MOST_ROWS = 400  # of one free-form table

@@ -1,0 +1,110 @@
+"""The reporter: what a run tells of itself while it runs."""
+
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+
+from driver.progress.displays import Display, InPlace, Lines, Silent
+from driver.progress.state import ArmNow, SlotNow, State
+from driver.records import Side
+
+
+def display_for(quiet: bool, plain: bool) -> Display:
+    """How progress is shown: errors alone, lines, or, on a terminal that can do it, in place."""
+    if quiet:
+        return Silent()
+    # Asked of stderr itself: FORCE_COLOR makes rich take a log for a terminal.
+    if plain or not sys.stderr.isatty() or Console(stderr=True).is_dumb_terminal:
+        return Lines()
+    return InPlace()
+
+
+class Reporter:
+    """What is going on now; a context manager. Written to stderr, so that stdout stays data."""
+
+    def __init__(self, quiet: bool = False, plain: bool = False) -> None:
+        self._display = display_for(quiet, plain)
+        self._state = State()
+
+    def __enter__(self) -> Self:
+        self._display.start(self._state)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._display.stop()
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self._display.say(text)
+
+    def error(self, text: str) -> None:
+        """A line that stays and that `--quiet` does not keep back."""
+        self._display.error(text)
+
+    def result(self, text: str) -> None:
+        """Prints a result on stdout, out of the display's way."""
+        self._display.stop()
+        try:
+            print(text, flush=True)
+        finally:
+            self._display.start(self._state)
+
+    def part(self, text: str) -> None:
+        """One of several runs begins; `text` says which."""
+        self._state.part = text
+        self._state.began = time.monotonic()
+        self._forget()
+        self._display.part(self._state)
+
+    def phase(self, text: str, total: int) -> None:
+        """A new phase of `total` steps."""
+        state = self._state
+        if state.slot:
+            state.slots_done = state.slot.number / state.slot.slots
+            state.slot = None
+        self._begin(text, total)
+
+    def slots(self, labels: tuple[str, str]) -> None:
+        """A run's slots are to come; `labels` tell its arms A and B apart."""
+        self._forget()
+        self._state.arms = {"A": ArmNow(labels[0]), "B": ArmNow(labels[1])}
+
+    def slot(self, text: str, total: int, now: SlotNow) -> None:
+        """A slot of `total` steps; `slots` came before."""
+        state = self._state
+        state.left_s, state.left_at = now.left_s, time.monotonic()
+        state.slot = now
+        self._begin(text, total)
+
+    def step(self, done: int, loss: float | None = None) -> None:
+        """`done` steps of the phase are finished."""
+        state = self._state
+        state.done, state.loss = done, loss
+        if state.slot and loss is not None:
+            state.arms[state.slot.side].loss = loss
+        self._display.step(state)
+
+    def window(self, side: Side, step_ms: float) -> None:
+        """A timed window of an arm has ended, ms/step; nothing is derived from it but the view."""
+        if side in self._state.arms:
+            self._state.arms[side].windows_ms.append(step_ms)
+
+    def _begin(self, text: str, total: int) -> None:
+        state = self._state
+        state.phase, state.total, state.done, state.loss = text, max(total, 1), 0, None
+        state.phase_began = time.monotonic()
+        self._display.phase(state)
+
+    def _forget(self) -> None:
+        """An earlier run's arms."""
+        state = self._state
+        state.arms, state.slot, state.left_s, state.slots_done = {}, None, None, 0.0
+        state.phase, state.done, state.total, state.loss = "", 0, 1, None
