@@ -13,11 +13,10 @@ from driver import (
     report,
 )
 from driver.axes import AXES, axis_of
+from driver.browser import FOUND, Wanted
 from driver.cli.frame import (
     BlocksOption,
-    BrowserOption,
     CorpusOption,
-    HeadedOption,
     JsonOption,
     OutOption,
     QuietOption,
@@ -27,12 +26,14 @@ from driver.cli.frame import (
     check_places,
     corpus_for,
     measured,
+    opens_browser,
     terminal,
 )
 from driver.errors import UsageError
 from driver.presets import parse_duration
 
 
+@opens_browser
 def kernels_command(
     arm: Annotated[str, typer.Option(help="wasm, wasm64 or webgpu, with options.")] = "wasm",
     op: Annotated[str, typer.Option(help=" | ".join(kernels.OPS))] = "matmul",
@@ -40,7 +41,7 @@ def kernels_command(
         str, typer.Option(help=f"Joined by commas: {kernels.GRAMMAR}.")
     ] = "preset:large",
     samples: Annotated[int, typer.Option(help="Samples of each kernel.", min=1, max=1000)] = 15,
-    browser: BrowserOption = None,
+    browser: Wanted = FOUND,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -77,6 +78,7 @@ def kernels_command(
     raise typer.Exit(0 if found.holds else 1)
 
 
+@opens_browser
 def geometry_command(
     preset: Annotated[
         str, typer.Option(help="Names or files, joined by commas; all of them if not given.")
@@ -85,7 +87,7 @@ def geometry_command(
     plan_only: Annotated[
         bool, typer.Option("--plan-only", help="Run no step, count nothing.")
     ] = False,
-    browser: BrowserOption = None,
+    browser: Wanted = FOUND,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -112,6 +114,7 @@ def geometry_command(
     raise typer.Exit(0 if found.holds else 1)
 
 
+@opens_browser
 def ladder_command(
     preset: Annotated[str, typer.Option(help="Name or file.")],
     arm: Annotated[
@@ -126,8 +129,7 @@ def ladder_command(
     blocks: BlocksOption = None,
     seed: SeedOption = None,
     corpus_file: CorpusOption = None,
-    browser: BrowserOption = None,
-    headed: HeadedOption = False,
+    browser: Wanted = FOUND,
     out: OutOption = Path("receipts"),
     budget: Annotated[
         str | None,
@@ -155,7 +157,6 @@ def ladder_command(
         blocks=blocks or loaded.blocks,
         budget_s=parse_duration(budget) if budget else None,
         out=out,
-        headed=headed,
     )
     check_places(out)
     found, path = measured(
