@@ -63,8 +63,6 @@ async def run(
     report.phase("looking at the machine", 1)
     others = await asyncio.to_thread(machine.others_cpu)  # before anything of ours runs
     state = machine.machine_state()
-    for warning in machine.warnings(state, others):
-        report.say(f"warning: {warning}")
     if not choice.endpoint:
         check_memory(request.preset, state.memory_available_bytes)
     report.phase("drawing the weights", 1)
@@ -77,6 +75,9 @@ async def run(
             probed = await probe(session, server, request.arms)
             if probed.host.remote:
                 report.say(f"{FAR}: times are measured there, and the verdict will be unqualified")
+            else:
+                for warning in machine.warnings(state, others):
+                    report.say(f"warning: {warning}")
             preparation = Preparation(
                 session, server, maker, workload, probed.features, probed.host.cores,
                 request.purpose.budget_s, state.memory_available_bytes,

@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 import pytest
+import receipts
 
 from driver import adapter
 from driver.browser import BrowserChoice, BrowserSession, Wanted, elsewhere, facts
@@ -240,11 +241,10 @@ def test_a_run_on_another_machine(
 
 def test_an_adapter_on_another_machine_is_never_hardware() -> None:
     """Its names may be right; its speed cannot be set beside cores that only its page counts."""
-    names = adapter.AdapterSignals(
-        webgpu={"vendor": "qualcomm", "is_fallback": False}, webgl_renderer="Adreno (TM) 740"
-    )
-    assert adapter.judge(names).kind == "hardware"
-    judged = adapter.judge(names, adapter.AdapterSpeed(kind="unmeasured", reason=adapter.FAR_SPEED))
+    run = receipts.parts()
+    assert adapter.judge_run(run.plan, run.environment).kind == "hardware"
+    far = run.with_environment(machine=run.environment.machine | {"remote": True})
+    judged = adapter.judge_run(far.plan, far.environment)
     assert judged.kind == "unknown"
     assert "another machine" in judged.reasons[0]
 

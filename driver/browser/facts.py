@@ -1,6 +1,7 @@
 """What was really opened, in the browser's own words and its process's."""
 
 import asyncio
+import contextlib
 import hashlib
 import ipaddress
 from collections.abc import Sequence
@@ -56,9 +57,10 @@ async def learn(
     unknown: dict[str, str] = {}
     if choice.engine == "chromium":
         told, pids = await _over_cdp(browser, unknown)
-        process = psutil.Process(pids[0]) if pids and not choice.endpoint else started
         if choice.endpoint:
             process = await _here(browser, choice)
+        else:
+            process = _process(pids) or started
     else:
         unknown["gpu_devices"] = unknown["gl_renderer"] = unknown["gl_vendor"] = NO_CDP
         told, process = {"user_agent": await _user_agent(browser)}, started
@@ -154,6 +156,12 @@ async def _here(browser: Browser, choice: BrowserChoice) -> psutil.Process | Non
                 return found
     finally:
         await cdp.detach()
+    return None
+
+
+def _process(pids: Sequence[int]) -> psutil.Process | None:
+    with contextlib.suppress(psutil.Error):  # it may have died meanwhile
+        return psutil.Process(pids[0]) if pids else None
     return None
 
 

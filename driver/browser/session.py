@@ -44,6 +44,7 @@ class BrowserSession:
         BrowserMissing: the browser does not start, or nothing answers at its address.
         UsageError: it does not start, and the person named its executable.
         Unsupported: it is to be headed and there is no display.
+        SlotError: it went away before it could be asked what it is.
     """
 
     def __init__(self, choice: BrowserChoice) -> None:
@@ -122,7 +123,13 @@ class BrowserSession:
         self._browser = await open_browser(self._playwright, self._choice)
         own = not self._choice.endpoint
         started = _started(before, self._choice.path) if own else None
-        self._facts, process = await learn(self._browser, self._choice, started)
+        try:
+            self._facts, process = await learn(self._browser, self._choice, started)
+        except Error as error:
+            why = _first_line(error.message)
+            raise SlotError(
+                f"the browser went away at once, {self._choice.label}: {why}"
+            ) from error
         if own:
             self._process, self._profile = process, _profile_of(self._facts.argv)
 
