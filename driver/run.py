@@ -61,6 +61,7 @@ async def run(
     """
     began = time.monotonic()
     report.phase("looking at the machine", 1)
+    machine.machine_facts()  # takes a second, once: not beside the browser
     others = await asyncio.to_thread(machine.others_cpu)  # before anything of ours runs
     state = machine.machine_state()
     if not choice.endpoint:
