@@ -116,6 +116,7 @@ def playwright_server() -> Iterator[str]:
         yield _said(process, r"(ws://\S+)")
 
 
+@pytest.mark.slow
 def test_a_run_on_a_server(
     driver: Driver, playwright_server: str, browser: BrowserChoice, preset: Path, tmp_path: Path
 ) -> None:
@@ -178,6 +179,7 @@ def running(browser: BrowserChoice, tmp_path: Path) -> Iterator[tuple[str, psuti
         yield address, psutil.Process(process.pid), profile
 
 
+@pytest.mark.slow
 def test_a_run_in_a_browser_that_runs(
     driver: Driver, running: tuple[str, psutil.Process, Path], preset: Path, tmp_path: Path
 ) -> None:
@@ -279,8 +281,8 @@ def _run(driver: Driver, preset: Path, folder: Path, *options: str) -> tuple[int
     """The smallest preset on an arm that computes and one that does not, and its receipt."""
     out = folder / "receipts"
     code, _, err = driver(
-        "run", "--preset", preset, "--arms", "wasm:threads=1,null", "--out", out, "--quiet",
-        *options,
+        "run", "--preset", preset, "--arms", "wasm:threads=1+tile=4x8,null", "--out", out,
+        "--quiet", *options,
     )  # fmt: skip
     paths = [*out.glob("*.receipt.json")]
     assert len(paths) == 1, err

@@ -189,12 +189,14 @@ async def _user_agent(browser: Browser) -> str:
 
 
 def _of_process(process: psutil.Process | None, unknown: dict[str, str]) -> dict[str, Any]:
+    argv, executable, why = (), None, FAR
     try:
-        if process is None:
-            raise psutil.Error(FAR)
-        argv, executable = tuple(process.cmdline()), Path(process.exe())
+        if process:
+            argv, executable = tuple(process.cmdline()), Path(process.exe())
     except psutil.Error as error:
-        unknown["executable"] = unknown["executable_sha256"] = str(error.msg or FAR)
+        why = str(error)
+    if executable is None:
+        unknown["executable"] = unknown["executable_sha256"] = why
         return {"argv": (), "executable": None, "executable_sha256": None}
     return {
         "argv": argv,
