@@ -50,6 +50,12 @@ _VENDORS: dict[str, tuple[int, str]] = {
 _NO_PCI_DEVICE = (0, 0xFFFF)
 
 
+FAR_SPEED = (
+    "the browser runs on another machine, and only its page says how many cores its speed is to be "
+    "set beside"
+)
+
+
 class AdapterSignals(Record):
     """What the three witnesses say; None or empty where one is silent."""
 
@@ -107,7 +113,10 @@ def _judge_names(signals: AdapterSignals) -> AdapterVerdict:
 def judge_run(plan: Plan, environment: Environment) -> AdapterVerdict:
     """The verdict from a run's raw data, by the plan's rule for its speed."""
     speed = None
-    if plan.adapter_rule:
+    if environment.machine.get("remote") is True:
+        # Its page alone says how many cores it has: a lie would make a program on them a GPU.
+        speed = AdapterSpeed(kind="unmeasured", reason=FAR_SPEED)
+    elif plan.adapter_rule:
         speed = speed_of(
             [arm.roofline for arm in plan.arms if arm.name == "webgpu"],
             environment.cpu_roofline,

@@ -14,6 +14,7 @@ from driver import corpus, presets
 from driver.adapter import AdapterVerdict, judge_page
 from driver.browser import BrowserChoice, BrowserFacts, BrowserSession
 from driver.errors import DriverError
+from driver.host import FAR, Host, host_of
 from driver.layout import cache_dir
 from driver.machine import (
     BUSY_SHARE,
@@ -84,7 +85,11 @@ async def examine(choice: BrowserChoice | None) -> DoctorReport:
         checks.append(Check(name="browser", status="missing", value="none found", remedy=_UPDATE))
         return DoctorReport(checks=tuple(checks), adapter=None)
     try:
-        async with JobServer() as server, BrowserSession(choice) as session:
+        async with (
+            JobServer(port=choice.server_port) as server,
+            BrowserSession(choice) as session,
+        ):
+            await session.reach(server.base_url)
             browser = session.facts
             job = Job(job="doctor", program=(Op(op="probe"),))
             outcome = await run_job(session, server, job, deadline_s=PROBE_DEADLINE_S)
@@ -98,7 +103,8 @@ async def examine(choice: BrowserChoice | None) -> DoctorReport:
     else:
         detail = outcome.result.ops[0].detail
         verdict = judge_page(detail, browser.gpu_devices)
-        checks += [*_page(detail, facts), *_wasm(detail["wasm"]), _webgpu(detail, verdict)]
+        host = host_of(browser, detail)
+        checks += [*_page(detail, host), *_wasm(detail["wasm"]), _webgpu(detail, verdict, host)]
     return DoctorReport(checks=tuple(checks), adapter=verdict)
 
 
@@ -246,10 +252,11 @@ def _terminal() -> Check:
 
 def _browser(facts: BrowserFacts) -> Check:
     unsafe = "--no-sandbox" in facts.argv
+    place = facts.executable or ("on another machine" if facts.remote else "its file is not known")
     return Check(
         name="browser",
         status="ok",
-        value=f"{facts.name} {facts.version}, {facts.executable} ({facts.source})"
+        value=f"{facts.name} {facts.version}, {place} ({facts.source})"
         + (", without its sandbox" if unsafe else ""),
         remedy="run as a user other than root to keep the browser's sandbox" if unsafe else None,
     )
@@ -265,7 +272,7 @@ def _page_failed(outcome: JobOutcome) -> Check:
     )
 
 
-def _page(detail: dict[str, Any], facts: MachineFacts) -> Iterator[Check]:
+def _page(detail: dict[str, Any], host: Host) -> Iterator[Check]:
     isolated = detail["cross_origin_isolated"]
     yield Check(
         name="isolation",
@@ -284,12 +291,14 @@ def _page(detail: dict[str, Any], facts: MachineFacts) -> Iterator[Check]:
         else None,
     )
     reported = detail["hardware_concurrency"]
-    expected = facts.cores_usable
+    expected = host.cores
     agrees = reported == expected
     yield Check(
         name="threads",
         status="ok" if agrees else "warning",
-        value=f"the page reports {reported}, the machine has {expected} usable cores",
+        value=f"the page reports {reported}; {FAR}"
+        if host.remote
+        else f"the page reports {reported}, the machine has {expected} usable cores",
         remedy=None
         if agrees
         else "a run measures how many are worth having; --arms wasm:threads=N fixes the number",
@@ -313,11 +322,11 @@ def _wasm(wasm: dict[str, Any]) -> Iterator[Check]:
         )
 
 
-def _webgpu(detail: dict[str, Any], verdict: AdapterVerdict) -> Check:
+def _webgpu(detail: dict[str, Any], verdict: AdapterVerdict, host: Host) -> Check:
     webgpu = detail["webgpu"]
     if not webgpu["available"]:
         return Check(
-            name="WebGPU", status="missing", value=webgpu["reason"], remedy=_webgpu_remedy()
+            name="WebGPU", status="missing", value=webgpu["reason"], remedy=_webgpu_remedy(host)
         )
     named = " ".join(
         str(webgpu[key]) for key in ("vendor", "architecture", "device") if webgpu.get(key)
@@ -334,7 +343,7 @@ def _webgpu(detail: dict[str, Any], verdict: AdapterVerdict) -> Check:
     )
 
 
-def _webgpu_remedy() -> str:
-    if sys.platform == "linux" and not Path("/dev/dri").exists():
+def _webgpu_remedy(host: Host) -> str:
+    if not host.remote and sys.platform == "linux" and not Path("/dev/dri").exists():
         return f"there is no GPU device here (/dev/dri); {_UPDATE}"
     return _UPDATE

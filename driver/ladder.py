@@ -21,6 +21,7 @@ from driver.axes import Step, axis_of, steps
 from driver.browser import BrowserChoice, BrowserSession
 from driver.corpus import Corpus
 from driver.errors import ArmError, DriverError, Interrupted, SlotError, Unsupported, UsageError
+from driver.host import Host
 from driver.jobs import ADDRESS
 from driver.plan import Purpose, now_utc
 from driver.precision import Evidence, Frozen, precision_report
@@ -71,7 +72,6 @@ class Request:
     blocks: int
     budget_s: float | None
     out: Path
-    headed: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,7 @@ class Climb:
     arms: dict[str, ArmJob]
     apart_reason: str | None
     browser: dict[str, Any]
+    host: Host
     budget_s: float
 
     @property
@@ -108,7 +109,8 @@ async def run(
     """
     began = time.monotonic()
     state = machine.machine_state()
-    check_memory(request.preset, state.memory_available_bytes)
+    if not choice.endpoint:
+        check_memory(request.preset, state.memory_available_bytes)
     climb = await prepare(request, choice, report)
     frozen = None
     if request.axis == PRECISION:
@@ -155,9 +157,9 @@ async def run(
         blocks=request.blocks,
         budget_s=climb.budget_s,
         budget_rule=BUDGET_RULE,
-        machine=machine.machine_facts().model_dump(mode="json"),
-        load_before=state.model_dump(mode="json"),
-        load_after=machine.machine_state().model_dump(mode="json"),
+        machine=climb.host.machine,
+        load_before=climb.host.state(state),
+        load_after=climb.host.state(machine.machine_state()),
         browser=climb.browser,
         interrupted=interrupted,
         rungs=climb.rungs,
@@ -178,7 +180,7 @@ async def run(
 async def prepare(request: Request, choice: BrowserChoice, report: Reporter) -> Climb:
     """The rungs, every choice made: what runs here, one choice of tiles, the products apart."""
     config = request.preset.model
-    async with JobServer() as server, BrowserSession(choice, request.headed) as session:
+    async with JobServer(port=choice.server_port) as server, BrowserSession(choice) as session:
         report.phase("asking the browser what it can do", 1)
         # The threads' own ladder goes up to all of them, whatever number measures best.
         probed = await probe(session, server, () if request.axis == "threads" else (request.arm,))
@@ -209,6 +211,7 @@ async def prepare(request: Request, choice: BrowserChoice, report: Reporter) -> 
         arms={step.label: arm for (step, _), arm in zip(usable, pinned, strict=True)},
         apart_reason=apart_reason,
         browser=probed.browser,
+        host=probed.host,
         budget_s=budget_s,
     )
 
@@ -342,7 +345,6 @@ async def climb_pair(
         seed=request.seed,
         purpose=Purpose(request.blocks, blank.budget_s, question=question),
         out=request.out,
-        headed=request.headed,
     )
     partial: list[LadderPair] = []
     weights: dict[Side, State] = {}

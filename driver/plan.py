@@ -152,7 +152,6 @@ def freeze(
     shape: Fit,
     reference: ReferenceFacts,
     probed: Probed,
-    facts: machine.MachineFacts,
     state: machine.MachineState,
     others: OthersCpu,
 ) -> Measured:
@@ -215,7 +214,7 @@ def freeze(
         require_hardware=purpose.require_hardware,
         evaluator=evaluator(),
     )
-    environment = _environment(plan, probed, facts, state, others)
+    environment = _environment(plan, probed, state, others)
     known = (store.load_calibration(calibration_key(plan, environment, i)) for i in (0, 1))
     a, b = (
         arm.model_copy(update={"calibration": calibration})
@@ -285,15 +284,14 @@ def _subject(maker: JobMaker) -> Subject:
 def _environment(
     plan: Plan,
     probed: Probed,
-    facts: machine.MachineFacts,
     state: machine.MachineState,
     others: OthersCpu,
 ) -> Environment:
     environment = Environment(
-        machine=facts.model_dump(mode="json"),
-        load_before=state.model_dump(mode="json"),
+        machine=probed.host.machine,
+        load_before=probed.host.state(state),
         load_after=None,
-        others_cpu=others,
+        others_cpu=probed.host.others(others),
         browser=probed.browser,
         page=probed.page,
         adapter=probed.adapter,

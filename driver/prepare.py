@@ -20,6 +20,7 @@ from driver.arms import (
 from driver.aside import aside
 from driver.browser import BrowserSession
 from driver.errors import ArmError, SlotError, Unsupported, UsageError
+from driver.host import Host, host_of
 from driver.jobs import (
     JobMaker,
     load_op,
@@ -31,7 +32,7 @@ from driver.jobs import (
     wasm_digest,
     wgsl_digests,
 )
-from driver.machine import machine_facts, machine_state
+from driver.machine import machine_state
 from driver.measure import JobOutcome, expect_result, failed_because, run_job
 from driver.parity import key_bias_ratio, tensor_error
 from driver.profile import profile_of
@@ -86,6 +87,7 @@ class Probed:
     adapter: dict[str, Any] | None
     threads: ThreadChoice | None
     cpu_roofline: Roofline | None
+    host: Host
 
 
 @dataclass(frozen=True)
@@ -107,23 +109,31 @@ class Prepared:
 async def probe(
     session: BrowserSession, server: JobServer, specs: Sequence[ArmSpec] = ()
 ) -> Probed:
-    """Asks a page, from inside a worker, what this browser can do. Raises SlotError.
+    """Asks a page, from inside a worker, what this browser can do. Raises SlotError, and
+    Unsupported where no page of this driver can work in it.
 
     Measures how many threads are worth having where one of the arms leaves that open, and what all
     cores reach where one of them uses an adapter, to set it beside them.
     """
+    await session.reach(server.base_url)
     job = Job(job="probe", program=(Op(op="probe"),))
     outcome = await run_job(session, server, job, deadline_s=60)
     if outcome.failure or outcome.result is None:
         raise SlotError(f"the probe page failed: {failed_because(outcome)}")
     features = outcome.result.ops[0].detail
-    threads, cpu_roofline, machine = None, None, machine_facts()
-    features["usable_threads"] = machine.cores_usable
+    if not features.get("secure_context"):
+        raise Unsupported(
+            f"{session.facts.name} {session.facts.version} does not take the driver's page, served "
+            "on loopback, for a secure one: it has no hashing, no shared memory and no WebGPU "
+            "there. Use a browser of Chromium's family or Firefox"
+        )
+    threads, cpu_roofline, host = None, None, host_of(session.facts, features)
+    features["usable_threads"] = host.cores
     bench = Workbench(session, server, 60)
     if any(spec.name == "webgpu" for spec in specs):
-        cpu_roofline = await bench.roofline("roofline-cpu", all_cores(features, machine))
+        cpu_roofline = await bench.roofline("roofline-cpu", all_cores(features, host.cores))
     if wanted(specs):
-        threads = await choose_threads(bench, features, machine, machine_state().load_1min)
+        threads = await choose_threads(bench, features, host.cores, host.load(machine_state()))
         features["usable_threads"] = threads.threads
     facts = session.facts.model_dump(mode="json")
     webgpu = features.get("webgpu")
@@ -135,6 +145,7 @@ async def probe(
         adapter=webgpu if available else None,
         threads=threads,
         cpu_roofline=cpu_roofline,
+        host=host,
     )
 
 
@@ -148,6 +159,7 @@ class Preparation:
         maker: JobMaker,
         workload: Workload,
         features: dict[str, Any],
+        cores: int,
         deadline_s: float,
         available_bytes: int,
         on_progress: OnProgress | None = None,
@@ -158,6 +170,7 @@ class Preparation:
         self.maker = maker
         self.workload = workload
         self.features = features
+        self.cores = cores
         self.deadline_s = deadline_s
         self.on_progress = on_progress
         self.profile = profile
@@ -216,7 +229,7 @@ class Preparation:
 
         And the trials of a GPU's variants.
         """
-        arm = resolve_here(spec, self.features, machine_facts().cores_usable)
+        arm = resolve_here(spec, self.features, self.cores)
         if not spec.is_wasm and spec.name != "webgpu":
             return arm, ()
         # A source with the very same kernels is the same arm: noise must not choose between them.

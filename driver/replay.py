@@ -60,10 +60,9 @@ async def in_browser(
     choice: BrowserChoice,
     deadline_s: float,
     on_progress: OnProgress | None = None,
-    headed: bool = False,
 ) -> Result:
     """The case on an arm of the page. Raises Unsupported and SlotError."""
-    async with JobServer() as server, BrowserSession(choice, headed) as session:
+    async with JobServer(port=choice.server_port) as server, BrowserSession(choice) as session:
         arm = resolve(spec, (await probe(session, server, [spec])).features)
         maker = JobMaker(server, case.config)
         initial, _ = maker.state("initial", {"param": flatten(case.config, case.state)})

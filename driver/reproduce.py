@@ -45,7 +45,7 @@ _KERNELS = ("module_sha256", "wgsl_sha256")
 
 
 def request_for(
-    receipt: Receipt, out: Path, corpus_file: str | None, budget_s: float | None, headed: bool
+    receipt: Receipt, out: Path, corpus_file: str | None, budget_s: float | None
 ) -> Request:
     """The run that the receipt's plan describes.
 
@@ -78,7 +78,6 @@ def request_for(
             question=f"Does receipt {receipt.digest[:12]} reproduce here?",
         ),
         out=out,
-        headed=headed,
     )
 
 

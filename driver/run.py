@@ -15,6 +15,7 @@ from driver.aside import GoOn, aside
 from driver.browser import BrowserChoice, BrowserSession
 from driver.corpus import Corpus
 from driver.errors import UsageError
+from driver.host import FAR, state_record
 from driver.jobs import JobMaker
 from driver.plan import Measured, Purpose, announce, fit_budget, freeze, now_utc
 from driver.prepare import Preparation, probe
@@ -40,7 +41,6 @@ class Request:
     seed: int
     purpose: Purpose
     out: Path
-    headed: bool = False
 
 
 OnReceipt = Callable[[dict[str, Any], Path], None]
@@ -60,24 +60,28 @@ async def run(
     writes a partial receipt, hands it to `on_partial` and goes on being cancelled.
     """
     began = time.monotonic()
-    facts = machine.machine_facts()
     report.phase("looking at the machine", 1)
+    machine.machine_facts()  # takes a second, once: not beside the browser
     others = await asyncio.to_thread(machine.others_cpu)  # before anything of ours runs
     state = machine.machine_state()
-    for warning in machine.warnings(state, others):
-        report.say(f"warning: {warning}")
-    check_memory(request.preset, state.memory_available_bytes)
+    if not choice.endpoint:
+        check_memory(request.preset, state.memory_available_bytes)
     report.phase("drawing the weights", 1)
     workload = Workload.draw(request.preset, request.corpus, request.seed)
 
-    async with JobServer() as server:
+    async with JobServer(port=choice.server_port) as server:
         maker = JobMaker(server, workload.config)
-        async with BrowserSession(choice, request.headed) as session:
+        async with BrowserSession(choice) as session:
             report.phase("asking the browser what it can do", 1)
             probed = await probe(session, server, request.arms)
+            if probed.host.remote:
+                report.say(f"{FAR}: times are measured there, and the verdict will be unqualified")
+            else:
+                for warning in machine.warnings(state, others):
+                    report.say(f"warning: {warning}")
             preparation = Preparation(
-                session, server, maker, workload, probed.features, request.purpose.budget_s,
-                state.memory_available_bytes,
+                session, server, maker, workload, probed.features, probed.host.cores,
+                request.purpose.budget_s, state.memory_available_bytes,
                 lambda progress: report.step(progress.op, progress.loss),
                 request.purpose.profile,
             )  # fmt: skip
@@ -111,13 +115,13 @@ async def run(
                     lambda go_on: with_band(workload, curve, band_steps, _stepping(report, go_on))
                 )
         measured = freeze(
-            request.purpose, workload, maker, (a, b), shape, reference, probed, facts, state, others
+            request.purpose, workload, maker, (a, b), shape, reference, probed, state, others
         )
         report.say(announce(measured.plan, time.monotonic() - began))
         if measured.parity_holds():
             tokens, _ = maker.tokens(workload.batches(shape.longest))
             blocks = Blocks(
-                choice, request.headed, report, server, maker, preparation.initial, tokens,
+                choice, report, server, maker, preparation.initial, tokens,
                 (a.arm, b.arm), checkpoints, measured, on_weights,
             )  # fmt: skip
             try:
@@ -143,8 +147,9 @@ def _stepping(report: Reporter, go_on: GoOn) -> Callable[[int], None]:
 
 def _write(request: Request, measured: Measured, report: Reporter) -> tuple[dict[str, Any], Path]:
     """Assembles the receipt and writes it into the output folder, its page beside it."""
+    remote = measured.environment.machine.get("remote") is True
     environment = measured.environment.model_copy(
-        update={"load_after": machine.machine_state().model_dump(mode="json")}
+        update={"load_after": state_record(machine.machine_state(), remote)}
     )
     receipt = assemble(
         measured.plan,

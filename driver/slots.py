@@ -53,7 +53,6 @@ class Blocks:
     """Runs the plan's blocks and adds what they give to `measured`."""
 
     choice: BrowserChoice
-    headed: bool
     report: Reporter
     server: JobServer
     maker: JobMaker
@@ -71,7 +70,7 @@ class Blocks:
         for block, order in enumerate(self.measured.plan.order):
             if block >= self._planned():
                 break
-            async with BrowserSession(self.choice, self.headed) as session:
+            async with BrowserSession(self.choice) as session:
                 await self._prime(session)
                 for position, side in enumerate(order):
                     slot = await self._slot(session, block, position, side)
@@ -133,7 +132,7 @@ class Blocks:
             self.report.phase(f"parameters of {arm.side} {arm.name} at step {steps}", steps)
             program = [open_op(), *train_ops(steps, arm.steps_per_window, "end")]
             program.append(read_op("param", "param"))
-            async with BrowserSession(self.choice, self.headed) as session:
+            async with BrowserSession(self.choice) as session:
                 outcome = await self._job(session, f"end-{arm.side}", which, program)
             self._compare_end(which, outcome, steps, None)
 

@@ -11,7 +11,6 @@ from typing import Any
 from driver.arms import AUTO, ArmSpec, parse_arm, resolve, shares_memory
 from driver.errors import Unsupported
 from driver.jobs import threads_op
-from driver.machine import MachineFacts
 from driver.records import ArmJob, ThreadChoice, ThreadSamples
 from driver.workbench import Workbench
 
@@ -44,20 +43,21 @@ def check_count(spec: ArmSpec, cores: int) -> None:
 
 
 async def choose_threads(
-    bench: Workbench, features: Mapping[str, Any], facts: MachineFacts, load: float | None
+    bench: Workbench, features: Mapping[str, Any], cores: int, load: float | None
 ) -> ThreadChoice:
     """Measures in the page, on threads of the WASM arm's own pool. Raises SlotError.
 
-    `load` is the average of the last minute, if known, from before anything of ours ran.
+    `cores` are those that the browser's machine lets it use, `load` is the average of the last
+    minute, if known, from before anything of ours ran.
     """
     said = features.get("hardware_concurrency")
     concurrency = said if isinstance(said, int) and said > 0 else None
-    counts = candidates(concurrency, facts.cores_usable)
+    counts = candidates(concurrency, cores)
     if len(counts) == 1 or not shares_memory(features):
         alone = "one core is usable" if len(counts) == 1 else "the page has no shared memory"
         return ThreadChoice(
             hardware_concurrency=concurrency,
-            cores_usable=facts.cores_usable,
+            cores_usable=cores,
             measured=(),
             threads=1,
             reason=f"{alone}: one thread, without a measurement",
@@ -66,23 +66,23 @@ async def choose_threads(
     # out: engines compile a function well only once it has run for a while.
     program = [threads_op(counts[-1])]
     program += [threads_op(count) for _ in range(ROUNDS) for count in counts]
-    outcome = await bench.ask("threads", all_cores(features, facts), program)
+    outcome = await bench.ask("threads", all_cores(features, cores), program)
     samples: dict[int, list[float]] = {count: [] for count in counts}
     for op in outcome.ops[2:]:
         samples[int(op.detail["threads"])].append(float(op.detail["gflops"]))
-    threads, reason = choice(samples, (load or 0.0) / facts.cores_usable)
+    threads, reason = choice(samples, (load or 0.0) / cores)
     return ThreadChoice(
         hardware_concurrency=concurrency,
-        cores_usable=facts.cores_usable,
+        cores_usable=cores,
         measured=tuple(ThreadSamples(threads=n, gflops=s) for n, s in samples.items()),
         threads=threads,
         reason=reason,
     )
 
 
-def all_cores(features: Mapping[str, Any], facts: MachineFacts) -> ArmJob:
+def all_cores(features: Mapping[str, Any], cores: int) -> ArmJob:
     """The WASM arm on all usable cores, on one where the page has no shared memory."""
-    most = min(facts.cores_usable, MOST) if shares_memory(features) else 1
+    most = min(cores, MOST) if shares_memory(features) else 1
     return resolve(parse_arm(f"wasm:threads={most}"), dict(features))
 
 

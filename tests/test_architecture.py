@@ -41,6 +41,7 @@ ORDER = [
     "adapter",
     "server",
     "browser",
+    "host",  # the machine on which the browser runs
     "jobs",  # what a page is asked to do, made from all of the above
     "measure",
     "workbench",  # an arm's kernels asked apart from its step

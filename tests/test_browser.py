@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -43,8 +44,8 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setenv("PLAYWRIGHT_BROWSERS_PATH", str(tmp_path / "playwright"))
     monkeypatch.delenv(find.ENVIRONMENT, raising=False)
-    monkeypatch.setattr(find, "_LINUX_PLACES", ())
-    monkeypatch.setattr(find, "_MAC_APPS", ())
+    monkeypatch.setattr(find, "_LINUX_PLACES", {})
+    monkeypatch.setattr(find, "_MAC_APPS", {})
     return folder
 
 
@@ -95,6 +96,60 @@ def test_the_order_of_places(bare: Path, tmp_path: Path) -> None:
             assert not found.named
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="names of commands on Linux")
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [("chromium", "chromium-browser"), ("chrome", "google-chrome"), ("msedge", "microsoft-edge"),
+     ("chrome-beta", "google-chrome-beta")],
+)  # fmt: skip
+def test_a_name_is_that_browser_only(
+    bare: Path, monkeypatch: pytest.MonkeyPatch, name: str, command: str
+) -> None:
+    for other in ("chromium", "chrome", "chrome-beta", "msedge", "firefox", "webkit"):
+        with pytest.raises(BrowserMissing) as missing:
+            find_browser(other)
+        assert missing.value.exit_code == 3
+        assert other in str(missing.value)
+        assert re.search("apt-get install -y chromium|playwright install", str(missing.value))
+    path = executable(bare / command)
+    for source in ("--browser", find.ENVIRONMENT):
+        if source != "--browser":
+            monkeypatch.setenv(source, name)
+        found = find_browser(name if source == "--browser" else None)
+        assert found == BrowserChoice(path=str(path), source=source, named=True)
+    for other in {"chromium", "chrome", "chrome-beta", "msedge"} - {name}:
+        with pytest.raises(BrowserMissing):
+            find_browser(other)
+
+
+def test_a_beta_is_never_taken_unasked(bare: Path) -> None:
+    executable(bare / "google-chrome-beta")
+    assert find_browser(None) is None
+
+
+@pytest.mark.parametrize("engine", ["firefox", "webkit"])
+def test_playwrights_own_builds(bare: Path, engine: find.Engine) -> None:
+    """By name or by path; the message for a missing one has the command."""
+    with pytest.raises(BrowserMissing, match=f"-m playwright install {engine}"):
+        find_browser(engine)
+    own = executable(find._playwright_path(engine))
+    found = find_browser(engine)
+    assert found is not None and (found.path, found.engine) == (str(own), engine)
+    found = find_browser(str(own))
+    assert found is not None and (found.path, found.engine) == (str(own), engine)
+
+
+@pytest.mark.parametrize(
+    ("file", "engine"), [("firefox-esr", "firefox"), ("firefox", "firefox"), ("Safari", "webkit")]
+)
+def test_installed_ones_that_playwright_cannot_drive(bare: Path, file: str, engine: str) -> None:
+    path = executable(bare / file)
+    with pytest.raises(UsageError, match="its own patched build") as refused:
+        find_browser(str(path))
+    assert f"--browser {engine}" in str(refused.value)
+    assert f"-m playwright install {engine}" in str(refused.value)
+
+
 async def test_finding_beside_a_running_loop(bare: Path) -> None:
     assert find_browser(None) is None
 
@@ -103,8 +158,8 @@ def test_setup_installs_and_says_so(bare: Path, monkeypatch: pytest.MonkeyPatch)
     target = bare / "chromium"
     make = f"printf '#!/bin/sh\\n' > {target}; /bin/chmod 755 {target}"
     commands = [[["/bin/sh", "-c", "echo no network >&2; exit 7"]], [["/bin/sh", "-c", make]]]
-    monkeypatch.setattr(find, "_LINUX_PLACES", (str(target),))
-    monkeypatch.setattr(find, "_MAC_APPS", (str(target),))
+    monkeypatch.setattr(find, "_LINUX_PLACES", {"chromium": (str(target),)})
+    monkeypatch.setattr(find, "_MAC_APPS", {"chromium": (str(target),)})
     monkeypatch.setattr(
         find, "_installers", lambda: iter([("first", commands[0]), ("second", commands[1])])
     )
@@ -253,7 +308,7 @@ async def test_headed_without_a_display(
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     with pytest.raises(Unsupported, match="leave out --headed"):
-        await BrowserSession(choice, headed=True).__aenter__()
+        await BrowserSession(choice.model_copy(update={"headed": True})).__aenter__()
 
 
 SCRIPT = """

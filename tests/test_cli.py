@@ -122,8 +122,7 @@ def test_no_browser_at_all(
     def nothing(explicit: str | None, say: Callable[[str], None]) -> None:
         raise BrowserMissing("no browser; run: apt-get install chromium")
 
-    for module in (cli.frame, cli.machine):
-        monkeypatch.setattr(module, "setup_browser", nothing)
+    monkeypatch.setattr(cli.frame, "setup_browser", nothing)
     for command in (
         ["run", "--preset", "tiny", "--out", tmp_path],
         ["replay", case, "--arm", "wasm", "--out", tmp_path / "r"],

@@ -8,8 +8,7 @@ import pytest
 from test_wasm_arm import SHAPES, case_of, trained
 
 from driver.arms import parse_arm, resolve
-from driver.browser import BrowserChoice, BrowserSession
-from driver.browser import session as browser_session
+from driver.browser import BrowserChoice, BrowserSession, opening
 from driver.errors import Unsupported
 from driver.prepare import probe
 from driver.reference import Reference
@@ -57,7 +56,7 @@ async def refused(session: BrowserSession, server: JobServer, text: str, said: s
 async def test_without_simd(
     browser: BrowserChoice, server: JobServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(browser_session, "_FLAGS", (*browser_session._FLAGS, NO_SIMD))
+    monkeypatch.setattr(opening, "FLAGS", (*opening.FLAGS, NO_SIMD))
     async with BrowserSession(browser) as session:
         await trains(session, server, "wasm", simd="scalar")
         await trains(session, server, "wasm64:threads=2", simd="scalar", threads=2)
@@ -76,6 +75,20 @@ async def test_without_shared_memory(
     await trains(session, server, "wasm:threads=1+simd=off", simd="scalar", shared="off")
     await refused(session, server, "wasm:threads=2", "threads=2 needs shared WebAssembly memory")
     await refused(session, server, "wasm64:shared=on", "no shared WebAssembly memory")
+
+
+INSECURE = """
+import * as real from "{real}";
+export const timer_step_ms = real.timer_step_ms;
+export const probe = async () => ({ ...(await real.probe()), secure_context: false });
+"""
+
+
+async def test_without_a_secure_context(session: BrowserSession, broken: Any) -> None:
+    """As WebKit may see loopback: a reason at once, and no crash where hashing is missing."""
+    server = await broken("probe.js", INSECURE)
+    with pytest.raises(Unsupported, match="does not take the driver's page"):
+        await probe(session, server)
 
 
 async def test_without_memory64(session: BrowserSession, broken: Any) -> None:

@@ -144,7 +144,7 @@ def real(**changes: Any) -> Receipt:
 
 
 def request(receipt: Receipt, tmp_path: Path, file: str | None = None) -> Any:
-    return reproduce.request_for(receipt, tmp_path, file, None, headed=False)
+    return reproduce.request_for(receipt, tmp_path, file, None)
 
 
 def test_everything_is_the_receipts(tmp_path: Path) -> None:

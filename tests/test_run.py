@@ -19,7 +19,7 @@ from terminals import Terminal
 from driver import cli, jobs, machine, presets, report, store, workbench
 from driver import plan as plan_module
 from driver import run as run_module
-from driver.browser import session as browser_session
+from driver.browser import opening
 from driver.errors import UsageError
 from driver.jobs import JobMaker
 from driver.layout import WEB
@@ -188,8 +188,8 @@ def test_require_hardware(run: RunPreset) -> None:
 
 def test_no_webgpu(run: RunPreset, monkeypatch: pytest.MonkeyPatch) -> None:
     """A browser without WebGPU: code 3 with the reason, and no receipt."""
-    flags = tuple(f for f in browser_session._FLAGS if "webgpu" not in f)
-    monkeypatch.setattr(browser_session, "_FLAGS", (*flags, "--disable-features=WebGPU"))
+    flags = tuple(f for f in opening.FLAGS if "webgpu" not in f)
+    monkeypatch.setattr(opening, "FLAGS", (*flags, "--disable-features=WebGPU"))
     code, receipts, printed = run("--arms", "wasm,webgpu")
     if receipts:
         pytest.skip("this browser keeps its WebGPU")
@@ -306,7 +306,7 @@ def test_a_model_that_is_too_large_for_the_reference(
             assert bench.count(constant) == 1
             bench = bench.replace(constant, small)
         (web / "bench.js").write_text(bench)
-        monkeypatch.setattr(run_module, "JobServer", lambda: JobServer(web))
+        monkeypatch.setattr(run_module, "JobServer", lambda **given: JobServer(web, **given))
     code, (receipt,), printed = run("--arms", "wasm64,wasm64:threads=1")
     assert code == 0
     assert receipt["verdict"]["status"] == "unqualified"

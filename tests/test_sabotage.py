@@ -555,12 +555,15 @@ def test_a_software_adapter_under_another_name(
     assert text.count("webgl_renderer: webgl_renderer()") == 1
     text = text.replace("webgl_renderer: webgl_renderer()", f'webgl_renderer: "{LYING_RENDERER}"')
     (web / "probe.js").write_text(text)
-    monkeypatch.setattr(run_module, "JobServer", lambda: JobServer(web))
+    monkeypatch.setattr(run_module, "JobServer", lambda **given: JobServer(web, **given))
     devices = ({"vendorId": 0x10DE, "deviceId": 0x2206, "deviceString": "GeForce RTX 3080"},)
-    real = session.BrowserFacts
-    monkeypatch.setattr(
-        session, "BrowserFacts", lambda **facts: real(**facts | {"gpu_devices": devices})
-    )
+    real = session.learn
+
+    async def learn(*of: Any) -> Any:
+        facts, process = await real(*of)
+        return facts.model_copy(update={"gpu_devices": devices}), process
+
+    monkeypatch.setattr(session, "learn", learn)
     code, (receipt,), _ = run_driver("--arms", "wasm,webgpu:matmul=blocked+tile=8x8")
     assert receipt["environment"]["adapter"]["vendor"] == "nvidia"
     if receipt["environment"]["adapter_verdict"] == "hardware":

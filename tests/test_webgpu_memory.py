@@ -20,8 +20,7 @@ from scipy import stats
 
 from driver import presets
 from driver.arms import TILE_OF
-from driver.browser import BrowserChoice, BrowserSession
-from driver.browser import session as browser_session
+from driver.browser import BrowserChoice, BrowserSession, opening
 from driver.jobs import NO_MODEL, JobMaker, open_op, train_op
 from driver.layout import WEB
 from driver.measure import run_job
@@ -175,8 +174,8 @@ async def test_memory_stays_flat(
     browser: BrowserChoice, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        browser_session, "_FLAGS",
-        (*browser_session._FLAGS, "--enable-blink-features=ForceEagerMeasureMemory"),
+        opening, "FLAGS",
+        (*opening.FLAGS, "--enable-blink-features=ForceEagerMeasureMemory"),
     )  # fmt: skip
     folder = tmp_path / "web"
     shutil.copytree(WEB, folder)

@@ -82,12 +82,22 @@ async function webgpu() {
   return adapter_facts(adapter);
 }
 
+// null where a worker has no WebGL, or none that names its renderer. The context ends with the worker:
+// losing it on purpose is a warning in Firefox's console, like one that was lost.
 function webgl_renderer() {
-  const gl = new OffscreenCanvas(1, 1).getContext("webgl");
+  const gl = globalThis.OffscreenCanvas ? new OffscreenCanvas(1, 1).getContext("webgl") : null;
   const names = gl?.getExtension("WEBGL_debug_renderer_info");
-  const renderer = names ? gl.getParameter(names.UNMASKED_RENDERER_WEBGL) : null;
-  gl?.getExtension("WEBGL_lose_context")?.loseContext();
-  return renderer;
+  return names ? gl.getParameter(names.UNMASKED_RENDERER_WEBGL) : null;
+}
+
+// ------------------------------------------------------------------------------ the machine
+
+// What Chromium's browsers say of their machine; null elsewhere.
+async function platform() {
+  const hints = ["architecture", "model", "platformVersion"];
+  const said = await navigator.userAgentData?.getHighEntropyValues(hints).catch(() => null);
+  if (!said) return null;
+  return { name: said.platform, version: said.platformVersion, architecture: said.architecture, model: said.model };
 }
 
 export async function probe() {
@@ -96,6 +106,7 @@ export async function probe() {
     cross_origin_isolated: self.crossOriginIsolated,
     hardware_concurrency: navigator.hardwareConcurrency,
     device_memory_gib: navigator.deviceMemory ?? null,
+    platform: await platform(),
     timer_step_ms: timer_step_ms(),
     wasm: wasm_features(),
     webgpu: await webgpu(),

@@ -1,16 +1,22 @@
-"""Finding a browser, or getting one.
+"""Finding a browser, or getting one; and where one runs that this machine does not start.
 
-Order: an explicit path or `DRIVER_BROWSER`; an installed Chromium, Chrome or Edge; Playwright's own
-full Chromium. Chromium's `headless-shell` build is never taken, since it has no WebGPU.
+A name (chromium, chrome, chrome-beta, msedge) means the installed browser of that name, at the
+places where its installer puts it. `firefox` and `webkit` mean Playwright's own builds: it drives
+patched ones only, never an installed Firefox or Safari. Without a name or path, `DRIVER_BROWSER`
+counts; without that an installed Chromium, Chrome or Edge; then Playwright's own full Chromium.
+Chromium's `headless-shell` build is never taken, since it has no WebGPU.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
 
 from playwright.sync_api import sync_playwright
 
@@ -18,50 +24,104 @@ from driver.errors import BrowserMissing, UsageError
 from driver.records import Record
 
 ENVIRONMENT = "DRIVER_BROWSER"
+Engine = Literal["chromium", "firefox", "webkit"]
 
-_LINUX_NAMES = (
-    "chromium",
-    "chromium-browser",
-    "google-chrome-stable",
-    "google-chrome",
-    "chrome",
-    "microsoft-edge-stable",
-    "microsoft-edge",
-)
-_LINUX_PLACES = (
-    "/usr/lib/chromium/chromium",
-    "/usr/lib/chromium-browser/chromium-browser",
-    "/opt/google/chrome/chrome",
-    "/opt/microsoft/msedge/msedge",
-    "/snap/bin/chromium",
-)
-_MAC_APPS = (
-    "Chromium.app/Contents/MacOS/Chromium",
-    "Google Chrome.app/Contents/MacOS/Google Chrome",
-    "Microsoft Edge.app/Contents/MacOS/Microsoft Edge",
-)
+# Chromium's family: commands on PATH, and places that need not be on it.
+_LINUX_NAMES = {
+    "chromium": ("chromium", "chromium-browser"),
+    "chrome": ("google-chrome-stable", "google-chrome", "chrome"),
+    "msedge": ("microsoft-edge-stable", "microsoft-edge"),
+    "chrome-beta": ("google-chrome-beta",),
+}
+_LINUX_PLACES: dict[str, tuple[str, ...]] = {
+    "chromium": (
+        "/usr/lib/chromium/chromium",
+        "/usr/lib/chromium-browser/chromium-browser",
+        "/snap/bin/chromium",
+    ),
+    "chrome": ("/opt/google/chrome/chrome",),
+    "msedge": ("/opt/microsoft/msedge/msedge",),
+    "chrome-beta": ("/opt/google/chrome-beta/chrome",),
+}
+_MAC_APPS: dict[str, tuple[str, ...]] = {
+    "chromium": ("Chromium.app/Contents/MacOS/Chromium",),
+    "chrome": ("Google Chrome.app/Contents/MacOS/Google Chrome",),
+    "msedge": ("Microsoft Edge.app/Contents/MacOS/Microsoft Edge",),
+    "chrome-beta": ("Google Chrome Beta.app/Contents/MacOS/Google Chrome Beta",),
+}
+CHANNELS = tuple(_LINUX_NAMES)
+ENGINES: tuple[Engine, ...] = ("firefox", "webkit")
+NAMES = (*CHANNELS, *ENGINES)
+# Looked for when nobody named one; a beta only when it is asked for.
+_DEFAULT = ("chromium", "chrome", "msedge")
+
+
+class Wanted(Record):
+    """What a person asked for, as it stands on the command line."""
+
+    browser: str | None = None
+    headed: bool = False
+    connect: str | None = None
+    cdp: str | None = None
+    server_port: int = 0
 
 
 class BrowserChoice(Record):
-    """Which browser to start, and how it was found."""
+    """Which browser is used, how it was found, and how it is reached."""
 
     path: str
+    """Its executable; empty where the other side of a connection knows it."""
     source: str
     named: bool = False
+    engine: Engine = "chromium"
+    channel: str | None = None
+    """What a Playwright server is to start."""
+    connect: str | None = None
+    """Address of a Playwright server that starts it."""
+    cdp: str | None = None
+    """Address of the Chromium-family browser that runs already."""
+    headed: bool = False
+    server_port: int = 0
+    """Port on which the driver serves its page; 0 is any free one."""
+
+    @property
+    def endpoint(self) -> str | None:
+        """Where it is reached, where it is not started here."""
+        return self.connect or self.cdp
+
+    @property
+    def host(self) -> str | None:
+        """The endpoint's host: all of it that may be shown, as its path may be a secret."""
+        return urlsplit(self.endpoint).hostname if self.endpoint else None
+
+    @property
+    def label(self) -> str:
+        """For messages: the executable, or the way to it, and how it was found."""
+        if self.endpoint:
+            place = urlsplit(self.endpoint)
+            port = f":{place.port}" if place.port else ""
+            return f"{self.channel or self.engine} at {self.host}{port} ({self.source})"
+        return f"{self.path} ({self.source})"
+
+
+FOUND = Wanted()
 
 
 def find_browser(explicit: str | None) -> BrowserChoice | None:
     """The first browser in the order above, or None.
 
     Raises:
-        UsageError: a browser was named, and it is not an executable file.
+        UsageError: a browser was named that is neither a name above nor an executable file, or that
+            cannot be driven.
+        BrowserMissing: one of the names above, and it is not installed; the message has the
+            command that gets it.
     """
     named = _named(explicit)
     if named:
         return named
-    for path in _installed():
-        if _executable(path):
-            return BrowserChoice(path=str(path), source="installed")
+    path = _installed(_DEFAULT)
+    if path:
+        return BrowserChoice(path=str(path), source="installed")
     own = _playwright_path()
     if _executable(own):
         return BrowserChoice(path=str(own), source="Playwright's own")
@@ -72,12 +132,12 @@ def setup_browser(explicit: str | None, say: Callable[[str], None]) -> BrowserCh
     """A browser, installed where none was found; `say` hears what was done.
 
     Raises:
-        UsageError: a browser was named, and it is not an executable file.
-        BrowserMissing: there is none and none could be installed; the message has the command.
+        UsageError: as `find_browser`.
+        BrowserMissing: likewise, or there is none at all and none could be installed.
     """
     found = find_browser(explicit)
     if found:
-        say(f"Browser: {found.path} ({found.source})")
+        say(f"Browser: {found.label}")
         return found
     failures = []
     for words, commands in _installers():
@@ -97,11 +157,75 @@ def setup_browser(explicit: str | None, say: Callable[[str], None]) -> BrowserCh
     )
 
 
+def elsewhere(wanted: Wanted) -> BrowserChoice | None:
+    """The browser behind `--connect` or `--cdp`; None where it is to be started here.
+
+    Nothing is asked over the network yet. Raises UsageError for an address that is none, and for
+    options that exclude each other.
+    """
+    if wanted.connect and wanted.cdp:
+        raise UsageError("--connect and --cdp are two ways to a browser; give one of them")
+    if wanted.connect:
+        _check_address("--connect", wanted.connect, ("ws", "wss"), "ws://HOST:3000/")
+        return _on_server(wanted, wanted.connect)
+    if not wanted.cdp:
+        return None
+    _check_address("--cdp", wanted.cdp, ("http", "https", "ws", "wss"), "http://127.0.0.1:9222")
+    for option, given in (("--browser", wanted.browser), ("--headed", wanted.headed)):
+        if given:
+            raise UsageError(
+                f"--cdp uses the browser that runs there, as it runs; leave out {option}"
+            )
+    return BrowserChoice(
+        path="", source="--cdp", named=True, cdp=wanted.cdp, server_port=wanted.server_port
+    )
+
+
+def _on_server(wanted: Wanted, address: str) -> BrowserChoice:
+    """What a Playwright server is asked to start. A path is one of its own machine."""
+    name = wanted.browser or "chromium"
+    here = BrowserChoice(
+        path="", source="--connect", named=True, connect=address, headed=wanted.headed,
+        server_port=wanted.server_port,
+    )  # fmt: skip
+    if name in ENGINES:
+        return here.model_copy(update={"engine": name})
+    if name in CHANNELS:
+        return here.model_copy(update={"channel": name})
+    if "/" in name or "\\" in name:
+        return here.model_copy(update={"path": name})
+    raise UsageError(
+        f"--browser {name!r:.200} with --connect: expected {', '.join(NAMES)}, or the path of a "
+        "Chromium-family executable on the server's machine"
+    )
+
+
+def _check_address(option: str, address: str, schemes: Sequence[str], example: str) -> None:
+    try:
+        parts = urlsplit(address)
+        fits = parts.scheme in schemes and parts.hostname and (parts.port or True)
+    except ValueError:  # a port that is no number, half an IPv6 address
+        fits = False
+    if not fits:
+        raise UsageError(
+            f"{option} {address!r:.200}: expected {' or '.join(f'{s}://…' for s in schemes)}, such "
+            f"as {example}"
+        )
+
+
+# --------------------------------------------------------------------------- by name or path
+
+
 def _named(explicit: str | None) -> BrowserChoice | None:
     given, source = (explicit, "--browser") if explicit else (os.environ.get(ENVIRONMENT), "")
     source = source or ENVIRONMENT
     if not given:
         return None
+    for engine in ENGINES:
+        if given == engine:
+            return _playwright_build(engine, source)
+    if given in CHANNELS:
+        return _of_channel(given, source)
     place = Path(given).expanduser()
     if sys.platform == "darwin" and place.suffix == ".app":
         place = place / "Contents" / "MacOS" / place.stem
@@ -111,31 +235,84 @@ def _named(explicit: str | None) -> BrowserChoice | None:
         state = "does not exist" if not path.exists() else "is not an executable file"
         raise UsageError(
             f"browser {given!r} (from {source}) {state}; "
-            "give the path of a Chromium, Chrome or Edge executable"
+            "give the path of a Chromium, Chrome or Edge executable, or one of "
+            f"{', '.join(NAMES)}"
+        )
+    return BrowserChoice(path=str(path), source=source, named=True, engine=_engine_of(path, given))
+
+
+def _of_channel(name: str, source: str) -> BrowserChoice:
+    """An installed browser of that name; Playwright's own build where that is what is meant."""
+    path = _installed((name,))
+    if path is None and name == "chromium" and _executable(own := _playwright_path()):
+        path = own
+    if path is None:
+        raise BrowserMissing(
+            f"browser {name} (from {source}) is not installed here.\n"
+            f"Get it with:  {_channel_command(name)}\n"
+            "or give its path with --browser PATH."
         )
     return BrowserChoice(path=str(path), source=source, named=True)
 
 
-def _installed() -> Iterator[Path]:
+def _playwright_build(engine: Engine, source: str) -> BrowserChoice:
+    """Playwright's own build of Firefox or WebKit."""
+    path = _playwright_path(engine)
+    if not _executable(path):
+        raise BrowserMissing(
+            f"browser {engine} (from {source}): Playwright's own build of it is not installed. It "
+            f"drives only that one: an installed {_PUBLIC[engine]} cannot be automated this way.\n"
+            f"Get it with:  {' '.join(_playwright_command(engine))}"
+        )
+    return BrowserChoice(path=str(path), source=source, named=True, engine=engine)
+
+
+_PUBLIC = {"firefox": "Firefox", "webkit": "Safari"}
+_PATTERNS = {
+    "firefox": re.compile("firefox|nightly|iceweasel", re.IGNORECASE),
+    "webkit": re.compile("safari|pw_run|minibrowser", re.IGNORECASE),
+}
+
+
+def _engine_of(path: Path, given: str) -> Engine:
+    """What an executable is, by its name; raises UsageError for what Playwright cannot drive."""
+    for engine in ENGINES:
+        if not _PATTERNS[engine].search(path.resolve().name):
+            continue
+        if path.resolve() == _playwright_path(engine).resolve():
+            return engine
+        raise UsageError(
+            f"browser {given!r} is an installed {_PUBLIC[engine]}, which Playwright cannot drive: "
+            f"it needs its own patched build. Use --browser {engine}, and get it with:  "
+            f"{' '.join(_playwright_command(engine))}"
+        )
+    return "chromium"
+
+
+def _installed(names: Sequence[str]) -> Path | None:
+    """The first installed browser of these names: on PATH, then at the usual places."""
+    return next(filter(_executable, _places(names)), None)
+
+
+def _places(names: Sequence[str]) -> Iterator[Path]:
     if sys.platform == "darwin":
-        for app in _MAC_APPS:
-            yield Path("/Applications") / app
-            yield Path.home() / "Applications" / app
+        for name in names:
+            for app in _MAC_APPS.get(name, ()):
+                yield Path("/Applications") / app
+                yield Path.home() / "Applications" / app
         return
-    for name in _LINUX_NAMES:
-        found = shutil.which(name)
-        if found:
-            yield Path(found)
-    for place in _LINUX_PLACES:
-        yield Path(place)
+    for name in names:
+        yield from (Path(found) for word in _LINUX_NAMES[name] if (found := shutil.which(word)))
+    for name in names:
+        yield from map(Path, _LINUX_PLACES.get(name, ()))
 
 
-def _playwright_path() -> Path:
-    """Where Playwright's full Chromium is or would be."""
+def _playwright_path(engine: Engine = "chromium") -> Path:
+    """Where Playwright's own build is or would be; of Chromium the full one."""
 
     def ask() -> Path:
         with sync_playwright() as playwright:
-            return Path(playwright.chromium.executable_path)
+            return Path(getattr(playwright, engine).executable_path)
 
     # In a thread of its own, since the synchronous API refuses to run beside an event loop.
     with ThreadPoolExecutor(1) as pool:
@@ -150,6 +327,9 @@ def _is_root() -> bool:
     return hasattr(os, "geteuid") and os.geteuid() == 0
 
 
+# --------------------------------------------------------------------------- getting one
+
+
 def _installers() -> Iterator[tuple[str, list[list[str]]]]:
     yield "installing Playwright's Chromium", [_playwright_command()]
     if _is_root() and shutil.which("apt-get"):
@@ -159,11 +339,18 @@ def _installers() -> Iterator[tuple[str, list[list[str]]]]:
         )
 
 
-def _playwright_command() -> list[str]:
-    command = [sys.executable, "-m", "playwright", "install", "chromium", "--no-shell"]
+def _playwright_command(what: str = "chromium") -> list[str]:
+    command = [sys.executable, "-m", "playwright", "install", what]
+    if what == "chromium":
+        command.append("--no-shell")
     if _is_root() and sys.platform == "linux":
         command.append("--with-deps")
     return command
+
+
+def _channel_command(name: str) -> str:
+    """How a person gets a browser of Chromium's family."""
+    return _advice() if name == "chromium" else " ".join(_playwright_command(name))
 
 
 def _advice() -> str:

@@ -1,15 +1,11 @@
-"""One browser process, its facts, and fresh pages in it; every flag is here."""
+"""One browser, its facts, and fresh pages in it."""
 
 import asyncio
 import contextlib
-import hashlib
-import os
 import re
 import shutil
-import sys
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -26,64 +22,42 @@ from playwright.async_api import (
 )
 from playwright.async_api import Page as PlaywrightPage
 
+from driver.browser.facts import BrowserFacts, learn
 from driver.browser.find import BrowserChoice
-from driver.errors import BrowserMissing, DriverError, SlotError, Unsupported, UsageError
-from driver.records import PageEvent, Record
+from driver.browser.opening import open_browser, unreachable
+from driver.errors import SlotError
+from driver.records import PageEvent
 
-_FLAGS = (
-    # WebGPU on Linux and on adapters that Chromium does not trust yet.
-    "--enable-unsafe-webgpu",
-    # Nothing of its own accord on the network while measuring. Playwright adds what keeps hidden
-    # and occluded pages at full speed; --disable-features is its own, since the last one wins.
-    "--disable-domain-reliability",
-    "--disable-client-side-phishing-detection",
-    "--mute-audio",
-)
-_LAUNCH_MS = 30_000
 _CLOSE_S = 6.0
-_PROFILE = "playwright_chromiumdev_profile-"
+_PROFILE = re.compile(r"playwright_(chromium|firefox|webkit)dev_profile-")
 MAX_EVENTS = 200
 
 
-class BrowserFacts(Record):
-    """What was really started."""
-
-    name: str
-    version: str
-    source: str
-    executable: str
-    executable_sha256: str | None
-    argv: tuple[str, ...]
-    headless: bool
-    user_agent: str
-    gpu_devices: tuple[dict[str, Any], ...]
-    gl_renderer: str | None
-    gl_vendor: str | None
-
-
 class BrowserSession:
-    """A fresh browser process with a fresh profile; an async context manager.
+    """A browser for a while; an async context manager.
 
-    Both are gone when it ends, however it ends.
+    One that is started here is a fresh process with a fresh profile, and both are gone when this
+    ends, however it ends. One that a Playwright server starts is the server's to end. One that was
+    running goes on: only the pages opened in it are closed.
 
-    Raises:
-        BrowserMissing: on entry, when the browser does not start.
-        UsageError: likewise, when the person named it.
-        Unsupported: on entry, when it is to be headed and there is no display.
+    Raises, on entry:
+        BrowserMissing: the browser does not start, or nothing answers at its address.
+        UsageError: it does not start, and the person named its executable.
+        Unsupported: it is to be headed and there is no display.
+        SlotError: it went away before it could be asked what it is.
     """
 
-    def __init__(self, choice: BrowserChoice, headed: bool = False) -> None:
+    def __init__(self, choice: BrowserChoice) -> None:
         self._choice = choice
-        self._headed = headed
         self._playwright: Playwright | None = None
         self._browser: Browser | None = None
-        self._process: psutil.Process | None = None
+        self._process: psutil.Process | None = None  # of our own making, so ours to end
         self._profile: Path | None = None
         self._facts: BrowserFacts | None = None
 
     @property
     def facts(self) -> BrowserFacts:
-        """What was started; known while the session is open and after it."""
+        """What was opened; known while the session is open and after it."""
         if self._facts is None:
             raise RuntimeError("the browser was not started")
         return self._facts
@@ -110,8 +84,7 @@ class BrowserSession:
         if self._browser is None:
             raise RuntimeError("the browser was not started")
         try:
-            context = await self._browser.new_context(service_workers="block")
-            page = Page(self._browser, await context.new_page())
+            page = await self._new_page(self._browser)
         except Error as error:
             raise SlotError(f"the browser opens no page: {_first_line(error.message)}") from error
         try:
@@ -119,63 +92,49 @@ class BrowserSession:
         finally:
             await page.close()
 
-    async def _start(self) -> None:
-        if self._headed and sys.platform == "linux" and not _has_display():
-            raise Unsupported(
-                "a headed browser needs a display, and neither DISPLAY nor WAYLAND_DISPLAY is set; "
-                "leave out --headed, or run under xvfb-run"
-            )
-        as_root = hasattr(os, "geteuid") and os.geteuid() == 0
-        self._playwright = await async_playwright().start()
-        try:
-            self._browser = await self._playwright.chromium.launch(
-                executable_path=self._choice.path,
-                # Playwright's own headless mode may pick the build without WebGPU.
-                headless=False,
-                args=[*_FLAGS, *([] if self._headed else ["--headless=new"])],
-                # Chromium's sandbox refuses to run as root on Linux.
-                chromium_sandbox=not (as_root and sys.platform == "linux"),
-                # Signals are the command's business: it ends this session, which ends the browser.
-                handle_sigint=False,
-                handle_sigterm=False,
-                handle_sighup=False,
-                timeout=_LAUNCH_MS,
-            )
-        except Error as error:
-            raise _did_not_start(self._choice, error.message) from error
-        await self._learn(self._browser)
+    async def reach(self, url: str) -> None:
+        """Makes sure that a browser which was not started here gets to the driver's server.
 
-    async def _learn(self, browser: Browser) -> None:
-        cdp = await browser.new_browser_cdp_session()
-        version = await cdp.send("Browser.getVersion")
-        gpu = (await cdp.send("SystemInfo.getInfo"))["gpu"]
-        processes = (await cdp.send("SystemInfo.getProcessInfo"))["processInfo"]
-        await cdp.detach()
-        pid = next(item["id"] for item in processes if item["type"] == "browser")
-        self._process = psutil.Process(pid)
-        argv = self._process.cmdline()
-        self._profile = next(
-            (Path(word.partition("=")[2]) for word in argv if word.startswith("--user-data-dir=")),
-            None,
-        )
-        executable = Path(self._process.exe())
-        attributes = gpu.get("auxAttributes") or {}
-        self._facts = BrowserFacts(
-            name=version["product"].split("/")[0],
-            version=version["product"].split("/")[-1],
-            source=self._choice.source,
-            executable=str(executable),
-            executable_sha256=await asyncio.to_thread(_digest, executable),
-            argv=tuple(argv),
-            headless=not self._headed,
-            user_agent=version["userAgent"],
-            gpu_devices=tuple(gpu.get("devices", ())),
-            gl_renderer=attributes.get("glRenderer"),
-            gl_vendor=attributes.get("glVendor"),
-        )
+        Raises:
+            Unsupported: it does not; the message has what leads it here.
+            SlotError: it opens no page.
+        """
+        if not self._choice.endpoint:
+            return
+        async with self.page() as page:
+            try:
+                await page.open(url)
+            except SlotError as error:
+                raise unreachable(self._choice, url, str(error)) from error
+
+    async def _new_page(self, browser: Browser) -> "Page":
+        try:
+            context = await browser.new_context(service_workers="block")
+        except Error:
+            # Chrome on a phone has no contexts beside the person's own.
+            if not self._choice.cdp or not browser.contexts:
+                raise
+            return Page(browser, await browser.contexts[0].new_page(), alone=False)
+        return Page(browser, await context.new_page())
+
+    async def _start(self) -> None:
+        self._playwright = await async_playwright().start()
+        before = _children()
+        self._browser = await open_browser(self._playwright, self._choice)
+        own = not self._choice.endpoint
+        started = _started(before, self._choice.path) if own else None
+        try:
+            self._facts, process = await learn(self._browser, self._choice, started)
+        except Error as error:
+            why = _first_line(error.message)
+            raise SlotError(
+                f"the browser went away at once, {self._choice.label}: {why}"
+            ) from error
+        if own:
+            self._process, self._profile = process, _profile_of(self._facts.argv)
 
     async def _tidy(self) -> None:
-        """Closes politely, then makes sure of the process, its children and its profile."""
+        """Closes politely, then makes sure of what was started here: processes and profile."""
         family = _family(self._process)
         for close in (
             self._browser.close if self._browser else None,
@@ -186,7 +145,7 @@ class BrowserSession:
                 if close:
                     await asyncio.wait_for(close(), _CLOSE_S)
         await asyncio.to_thread(_end_processes, family)
-        if self._profile and self._profile.name.startswith(_PROFILE):
+        if self._profile and _PROFILE.match(self._profile.name):
             shutil.rmtree(self._profile, ignore_errors=True)
         self._browser = self._playwright = self._process = None
 
@@ -194,13 +153,15 @@ class BrowserSession:
 class Page:
     """One page: its events, and a future that resolves when it can answer no more."""
 
-    def __init__(self, browser: Browser, page: PlaywrightPage) -> None:
+    def __init__(self, browser: Browser, page: PlaywrightPage, alone: bool = True) -> None:
+        """`alone`: its context is its own, and closes with it."""
         self.events: list[PageEvent] = []
         self.troubled = asyncio.Event()
         """Set when something happened that may keep the page from ever answering."""
         self.failed: asyncio.Future[PageEvent] = asyncio.get_running_loop().create_future()
         self._browser = browser
         self._page = page
+        self._alone = alone
         self._closing = False
         page.on("console", self._console)
         page.on("pageerror", lambda error: self._trouble("page-error", str(error)))
@@ -221,11 +182,15 @@ class Page:
             raise SlotError(f"the page could not be opened: {error.message}") from error
 
     async def close(self) -> None:
-        """Close the page with its context; what its console still says is heard."""
+        """Close the page, with its context where that is its own.
+
+        What its console still says is heard.
+        """
         self._closing = True
         # A crashed renderer or a dead browser cannot close its page; the session's end can.
         with contextlib.suppress(Error, TimeoutError):
-            await asyncio.wait_for(self._page.context.close(), _CLOSE_S)
+            ends = self._page.context if self._alone else self._page
+            await asyncio.wait_for(ends.close(), _CLOSE_S)
         self._browser.remove_listener("disconnected", self._disconnected)
 
     def _note(self, kind: Any, message: str) -> PageEvent:
@@ -265,30 +230,6 @@ def _local(url: str) -> str:
     return url.split("/", 4)[-1]
 
 
-@lru_cache
-def _digest(path: Path) -> str | None:
-    """SHA-256 of an executable; None where it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
-        return None
-
-
-def _did_not_start(choice: BrowserChoice, message: str) -> DriverError:
-    # What the process itself said is in the log that follows Playwright's own first line.
-    said = dict.fromkeys(re.findall(r"\[err\] (.*\S)", message))
-    reason = " | ".join([*said][-3:])[:600] or _first_line(message)
-    words = f"the browser {choice.path} ({choice.source}) did not start: {reason}"
-    if choice.named:
-        return UsageError(f"{words}\nIs it a Chromium, Chrome or Edge for this system?")
-    return BrowserMissing(f"{words}\nInstall one with: driver setup, or name one: --browser PATH")
-
-
-def _has_display() -> bool:
-    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
-
-
 def _first_line(message: str) -> str:
     return next((line.strip() for line in message.splitlines() if line.strip()), "no reason given")
 
@@ -307,6 +248,29 @@ async def _finish(work: Coroutine[Any, Any, None]) -> None:
         raise cancelled
     if failure:
         raise failure
+
+
+def _children() -> set[int]:
+    return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
+def _started(before: set[int], path: str) -> psutil.Process | None:
+    """The process that came forth meanwhile and runs a file of that executable's folder."""
+    folder = Path(path).resolve().parent
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if child.pid not in before and Path(child.exe()).is_relative_to(folder):
+                return child
+    return None
+
+
+def _profile_of(argv: tuple[str, ...]) -> Path | None:
+    """The folder that Playwright made, as the browser was told it."""
+    for word in argv:
+        path = Path(word.partition("=")[2] if word.startswith("--user-data-dir=") else word)
+        if _PROFILE.match(path.name):
+            return path
+    return None
 
 
 def _family(process: psutil.Process | None) -> list[psutil.Process]:

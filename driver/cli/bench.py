@@ -13,12 +13,11 @@ from driver import (
     report,
 )
 from driver.axes import AXES, axis_of
+from driver.browser import FOUND, Wanted
 from driver.cli import complete
 from driver.cli.frame import (
     BlocksOption,
-    BrowserOption,
     CorpusOption,
-    HeadedOption,
     JsonOption,
     OutOption,
     PlainOption,
@@ -29,6 +28,7 @@ from driver.cli.frame import (
     check_places,
     corpus_for,
     measured,
+    opens_browser,
     terminal,
 )
 from driver.errors import UsageError
@@ -37,6 +37,7 @@ from driver.presets import parse_duration
 _AXES = tuple(dict.fromkeys(axis for found in AXES.values() for axis in found))
 
 
+@opens_browser
 def kernels_command(
     arm: Annotated[
         str,
@@ -50,7 +51,7 @@ def kernels_command(
         str, typer.Option(help=f"Joined by commas: {kernels.GRAMMAR}.")
     ] = "preset:large",
     samples: Annotated[int, typer.Option(help="Samples of each kernel.", min=1, max=1000)] = 15,
-    browser: BrowserOption = None,
+    browser: Wanted = FOUND,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
     plain: PlainOption = False,
@@ -88,6 +89,7 @@ def kernels_command(
     raise typer.Exit(0 if found.holds else 1)
 
 
+@opens_browser
 def geometry_command(
     preset: Annotated[
         str,
@@ -100,7 +102,7 @@ def geometry_command(
     plan_only: Annotated[
         bool, typer.Option("--plan-only", help="Run no step, count nothing.")
     ] = False,
-    browser: BrowserOption = None,
+    browser: Wanted = FOUND,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
     plain: PlainOption = False,
@@ -128,6 +130,7 @@ def geometry_command(
     raise typer.Exit(0 if found.holds else 1)
 
 
+@opens_browser
 def ladder_command(
     preset: Annotated[
         str, typer.Option(help="Name or file.", autocompletion=complete.preset_names)
@@ -146,8 +149,7 @@ def ladder_command(
     blocks: BlocksOption = None,
     seed: SeedOption = None,
     corpus_file: CorpusOption = None,
-    browser: BrowserOption = None,
-    headed: HeadedOption = False,
+    browser: Wanted = FOUND,
     out: OutOption = Path("receipts"),
     budget: Annotated[
         str | None,
@@ -176,7 +178,6 @@ def ladder_command(
         blocks=blocks or loaded.blocks,
         budget_s=parse_duration(budget) if budget else None,
         out=out,
-        headed=headed,
     )
     check_places(out)
     found, path = measured(

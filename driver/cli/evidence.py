@@ -6,13 +6,12 @@ from typing import Annotated
 import typer
 
 from driver import calibrate, compare, history, presets, report, reproduce, store
+from driver.browser import FOUND, Wanted
 from driver.calibration import calibration_key
 from driver.cli import complete
 from driver.cli.frame import (
     BlocksOption,
-    BrowserOption,
     CorpusOption,
-    HeadedOption,
     JsonOption,
     OutOption,
     PlainOption,
@@ -23,6 +22,7 @@ from driver.cli.frame import (
     check_threads,
     corpus_for,
     measured,
+    opens_browser,
     parse_margin,
 )
 from driver.parity import SIDES
@@ -63,6 +63,7 @@ def compare_command(
     raise typer.Exit(1 if found.regressed else 0)
 
 
+@opens_browser
 def reproduce_command(
     receipt: Annotated[Path, typer.Argument(help="The receipt to repeat.")],
     budget: Annotated[
@@ -70,8 +71,7 @@ def reproduce_command(
     ] = None,
     margin: Annotated[str, typer.Option(help="A change within it is none.")] = "2%",
     corpus_file: CorpusOption = None,
-    browser: BrowserOption = None,
-    headed: HeadedOption = False,
+    browser: Wanted = FOUND,
     out: OutOption = Path("receipts"),
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -87,7 +87,7 @@ def reproduce_command(
     """
     limit, base = parse_margin(margin), history.read_one(receipt)[0]
     budget_s = parse_duration(budget) if budget else None
-    request = reproduce.request_for(base, out, corpus_file, budget_s, headed)
+    request = reproduce.request_for(base, out, corpus_file, budget_s)
     check_threads(request.arms)
     check_places(out)
     data, path = measured(
@@ -100,6 +100,7 @@ def reproduce_command(
     raise typer.Exit(max(codes[found.outcome], 4 if exit_code(new) == 4 else 0))
 
 
+@opens_browser
 def calibrate_command(
     preset: Annotated[
         str, typer.Option(help="Name or file.", autocompletion=complete.preset_names)
@@ -115,7 +116,7 @@ def calibrate_command(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Forget earlier calibration runs of this arm here.")
     ] = False,
-    browser: BrowserOption = None,
+    browser: Wanted = FOUND,
     out: OutOption = Path("receipts"),
     as_json: JsonOption = False,
     quiet: QuietOption = False,

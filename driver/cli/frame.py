@@ -1,9 +1,11 @@
 """The command line's frame: application, shared options, what several commands do."""
 
 import asyncio
+import functools
+import inspect
 import os
 import signal
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -21,7 +23,7 @@ from driver import (
     versions,
 )
 from driver.arms import ArmSpec, parse_arm
-from driver.browser import BrowserChoice, setup_browser
+from driver.browser import NAMES, BrowserChoice, Wanted, elsewhere, setup_browser
 from driver.errors import Interrupted, UsageError
 from driver.progress import Reporter
 
@@ -32,12 +34,52 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-BrowserOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PATH", help="Browser to use; else DRIVER_BROWSER, else one that is found."
+# What every command that opens a browser offers; `opens_browser` gives them to it.
+_BROWSER_OPTIONS: dict[str, tuple[Any, object]] = {
+    "browser": (
+        Annotated[
+            str | None,
+            typer.Option(
+                metavar="NAME|PATH",
+                help=f"{' | '.join(NAMES)}, or an executable; else DRIVER_BROWSER, else one "
+                "that is found.",
+            ),
+        ],
+        None,
     ),
-]
+    "headed": (Annotated[bool, typer.Option("--headed", help="Show the browser's window.")], False),
+    "connect": (
+        Annotated[
+            str | None,
+            typer.Option(
+                metavar="ws://HOST:PORT/", help="A Playwright server that starts the browser."
+            ),
+        ],
+        None,
+    ),
+    "cdp": (
+        Annotated[
+            str | None,
+            typer.Option(
+                metavar="http://HOST:PORT",
+                help="A browser of Chromium's family that runs already, also on a phone.",
+            ),
+        ],
+        None,
+    ),
+    "server_port": (
+        Annotated[
+            int,
+            typer.Option(
+                "--server-port",
+                min=0,
+                max=65535,
+                help="Port of the driver's page on loopback, for `adb reverse`; 0 is any.",
+            ),
+        ],
+        0,
+    ),
+}
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
 BlocksOption = Annotated[
     int | None, typer.Option(help="Blocks of four slots; default from the preset.")
@@ -56,7 +98,6 @@ SeedOption = Annotated[
 CorpusOption = Annotated[
     str | None, typer.Option("--corpus", metavar="FILE", help="Train on these bytes.")
 ]
-HeadedOption = Annotated[bool, typer.Option(help="Show the browser's window.")]
 OutOption = Annotated[Path, typer.Option(help="Folder for receipts.")]
 QuietOption = Annotated[
     bool, typer.Option("--quiet", "-q", help="Nothing but the result and errors.")
@@ -145,8 +186,44 @@ def corpus_for(
     return text
 
 
-def browser_for(explicit: str | None, reporter: Reporter) -> BrowserChoice:
-    return setup_browser(explicit, reporter.say)
+def opens_browser(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the options that say which browser it opens.
+
+    They stand where its parameter `browser` is, which gets them all as one `Wanted`.
+    """
+    signature = inspect.signature(command)
+
+    def parameters() -> Iterator[inspect.Parameter]:
+        for parameter in signature.parameters.values():
+            if parameter.name != "browser":
+                yield parameter
+                continue
+            for name, (annotation, default) in _BROWSER_OPTIONS.items():
+                yield parameter.replace(name=name, annotation=annotation, default=default)
+
+    @functools.wraps(command)
+    def wrapped(**given: Any) -> None:
+        command(browser=Wanted(**{name: given.pop(name) for name in _BROWSER_OPTIONS}), **given)
+
+    found = [*parameters()]
+    del wrapped.__wrapped__  # Typer is to see these options, not the command's own parameters
+    wrapped.__signature__ = signature.replace(parameters=found)  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {one.name: one.annotation for one in found}
+    return wrapped
+
+
+def browser_for(wanted: Wanted, say: Callable[[str], None]) -> BrowserChoice:
+    """The browser that was asked for; raises UsageError and BrowserMissing."""
+    far = elsewhere(wanted)
+    if far:
+        say(f"Browser: {far.label}")
+        return far
+    return on_this_machine(wanted, setup_browser(wanted.browser, say))
+
+
+def on_this_machine(wanted: Wanted, choice: BrowserChoice) -> BrowserChoice:
+    """A browser that is started here, in the way that was asked for."""
+    return choice.model_copy(update={"headed": wanted.headed, "server_port": wanted.server_port})
 
 
 def check_places(out: Path) -> None:
@@ -156,14 +233,14 @@ def check_places(out: Path) -> None:
 
 
 def measured(
-    browser: str | None,
+    browser: Wanted,
     quiet: bool,
     plain: bool,
     work: Callable[[BrowserChoice, Reporter], Coroutine[Any, Any, T]],
 ) -> T:
     """What `work` returns, in the browser that was asked for; progress on stderr."""
     with Reporter(quiet, plain) as reporter:
-        return interruptible(work(browser_for(browser, reporter), reporter))
+        return interruptible(work(browser_for(browser, reporter.say), reporter))
 
 
 def terminal() -> tuple[int, bool]:

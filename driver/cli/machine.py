@@ -10,16 +10,27 @@ from driver import (
     doctor,
     report,
 )
-from driver.browser import find_browser, setup_browser
-from driver.cli.frame import BrowserOption, JsonOption, interruptible, terminal
+from driver.browser import FOUND, Wanted, elsewhere, find_browser
+from driver.cli.frame import (
+    JsonOption,
+    browser_for,
+    interruptible,
+    on_this_machine,
+    opens_browser,
+    terminal,
+)
 
 
-def doctor_command(browser: BrowserOption = None, as_json: JsonOption = False) -> None:
+@opens_browser
+def doctor_command(browser: Wanted = FOUND, as_json: JsonOption = False) -> None:
     """What this machine and its browser can do, and what to do about what is missing.
 
     Example: driver doctor
     """
-    found = interruptible(doctor.examine(find_browser(browser)))
+    choice = elsewhere(browser)
+    if choice is None and (here := find_browser(browser.browser)):
+        choice = on_this_machine(browser, here)
+    found = interruptible(doctor.examine(choice))
     if as_json:
         print(found.model_dump_json(indent=1))
     else:
@@ -27,13 +38,14 @@ def doctor_command(browser: BrowserOption = None, as_json: JsonOption = False) -
     raise typer.Exit(0 if found.ready else 3)
 
 
-def setup(browser: BrowserOption = None) -> None:
+@opens_browser
+def setup(browser: Wanted = FOUND) -> None:
     """Find a browser, or install one.
 
     Example: driver setup
     """
-    choice = setup_browser(browser, lambda text: print(text, file=sys.stderr, flush=True))
-    print(f"{choice.path} ({choice.source})")
+    choice = browser_for(browser, lambda text: print(text, file=sys.stderr, flush=True))
+    print(choice.label)
 
 
 def build_command(as_json: JsonOption = False) -> None:

@@ -16,12 +16,11 @@ from driver import (
 )
 from driver import replay as replays
 from driver.arms import ArmSpec, parse_arms
+from driver.browser import FOUND, Wanted
 from driver.cases import Case, write_result
 from driver.cli import complete
 from driver.cli.frame import (
-    BrowserOption,
     CorpusOption,
-    HeadedOption,
     JsonOption,
     OutOption,
     PlainOption,
@@ -35,6 +34,7 @@ from driver.cli.frame import (
     check_threads,
     corpus_for,
     interruptible,
+    opens_browser,
     parse_blocks,
     terminal,
 )
@@ -49,6 +49,7 @@ from driver.run import run as run_preset
 from driver.tensors import parameter_count
 
 
+@opens_browser
 def run(
     preset: Annotated[
         str,
@@ -66,8 +67,7 @@ def run(
     blocks: RunBlocksOption = None,
     seed: SeedOption = None,
     corpus_file: CorpusOption = None,
-    browser: BrowserOption = None,
-    headed: HeadedOption = False,
+    browser: Wanted = FOUND,
     out: OutOption = Path("receipts"),
     budget: Annotated[
         str | None,
@@ -103,13 +103,13 @@ def run(
     Example: driver run --preset small --arms wasm,webgpu --budget 3m
     """
     requests = _requests(
-        preset, arms, pin, blocks, seed, corpus_file, out, headed, require,
+        preset, arms, pin, blocks, seed, corpus_file, out, require,
         Purpose(0, 0.0, require == "hardware", question, tracking_url, profile), budget,
     )  # fmt: skip
     check_places(out)
     codes, rows, documents = [0], [], []
     with Reporter(quiet, plain) as reporter:
-        choice = browser_for(browser, reporter)
+        choice = browser_for(browser, reporter.say)
         for index, request in enumerate(requests):
             receipt = None
             if len(requests) > 1:
@@ -136,6 +136,7 @@ def run(
     raise typer.Exit(max(codes))
 
 
+@opens_browser
 def replay(
     case: Annotated[
         str, typer.Argument(help="A *.case.safetensors file, or a preset: its name or *.toml file.")
@@ -154,7 +155,7 @@ def replay(
     ] = None,
     seed: SeedOption = None,
     corpus_file: CorpusOption = None,
-    browser: BrowserOption = None,
+    browser: Wanted = FOUND,
     timeout: Annotated[
         str, typer.Option(help="When a page without an answer counts as hung.")
     ] = "15m",
@@ -174,7 +175,7 @@ def replay(
         result = replays.on_numpy(problem, str(spec.options["dtype"]))
     else:
         with Reporter(quiet, plain) as reporter:
-            choice = browser_for(browser, reporter)
+            choice = browser_for(browser, reporter.say)
             reporter.phase(f"{Path(case).name} on {spec.name}", problem.steps)
             result = interruptible(
                 replays.in_browser(
@@ -212,7 +213,6 @@ def _requests(
     seed: int | None,
     corpus_file: str | None,
     out: Path,
-    headed: bool,
     require: str | None,
     purpose: Purpose,
     budget: str | None,
@@ -251,7 +251,6 @@ def _requests(
                     budget_s=limit_s or preset.budget_s,
                 ),
                 out=out,
-                headed=headed,
             )
         )
     return requests

@@ -37,9 +37,10 @@ class Request:
 async def run(request: Request, choice: BrowserChoice, say: Callable[[str], None]) -> KernelReport:
     """Checks every kernel, then times those that are right. Raises Unsupported and SlotError."""
     before = machine.machine_state()
-    async with JobServer() as server, BrowserSession(choice) as session:
+    async with JobServer(port=choice.server_port) as server, BrowserSession(choice) as session:
         measured = [request.spec] if request.op == "fork" else []
-        features = (await probe(session, server, measured)).features
+        probed = await probe(session, server, measured)
+        features, host = probed.features, probed.host
         arm, other = _arms(request, features)
         available = gpu_variants(features)
         kernels = products.variants(request.work.products, request.spec, arm, available)
@@ -55,9 +56,9 @@ async def run(request: Request, choice: BrowserChoice, say: Callable[[str], None
         op=request.op,
         seed=request.seed,
         ran=asked.ran,
-        machine=machine.machine_facts().model_dump(mode="json"),
-        load_before=before.model_dump(mode="json"),
-        load_after=machine.machine_state().model_dump(mode="json"),
+        machine=host.machine,
+        load_before=host.state(before),
+        load_after=host.state(machine.machine_state()),
         browser=facts,
         rows=tuple(rows),
         operations=tuple(found),

@@ -130,6 +130,8 @@ def _headline(plan: Plan, environment: Environment, comparison: Comparison, stat
     )
     browser = f"{environment.browser.get('name')} {environment.browser.get('version')}"
     where = f"{environment.machine.get('cpu') or 'this machine'}, {browser}"
+    if environment.browser.get("process") == "kept":
+        where += " (one process for all blocks)"
     if environment.adapter_verdict != "not-applicable":
         where += f", {environment.adapter_verdict} adapter"
     where += "; steady state, cold costs apart"

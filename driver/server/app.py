@@ -1,13 +1,15 @@
 """The HTTP side: routes, what is admitted, headers, bodies.
 
-It listens on 127.0.0.1 and a free port. Everything lies under a random token; a request must name
-this host, and come from this origin or none. A page can post only what its job's program announces.
-Requests that break these rules are refused and recorded as events of the job that they name.
+It listens on 127.0.0.1, on a free port unless one is given. Everything lies under a random token; a
+request must name this host, and come from this origin or none. A page can post only what its job's
+program announces. Requests that break these rules are refused and recorded as events of the job
+that they name.
 """
 
 import hashlib
 import hmac
 import logging
+import os
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,6 +20,7 @@ from urllib.parse import quote
 
 from aiohttp import web
 
+from driver.errors import UsageError
 from driver.layout import WEB
 from driver.records import Job, Progress
 from driver.server.job import JobHandle, RefusedError
@@ -60,11 +63,13 @@ _log.propagate = False
 class JobServer:
     """Serves the page and its jobs; an async context manager.
 
-    The page's files are read once, when it is made: `modules` holds the SHA-256 of exactly the
-    bytes that every page of this server receives.
+    On `port` of loopback; 0 is any free one. The page's files are read once, when it is made:
+    `modules` holds the SHA-256 of exactly the bytes that every page of this server receives.
+
+    Raises UsageError on entry where the port is taken.
     """
 
-    def __init__(self, web_dir: Path = WEB) -> None:
+    def __init__(self, web_dir: Path = WEB, port: int = 0) -> None:
         self._files = {
             path.name: path.read_bytes()
             for path in sorted(web_dir.iterdir())
@@ -72,6 +77,7 @@ class JobServer:
         }
         self.modules = {name: _sha256(data) for name, data in self._files.items()}
         self.sizes = {name: len(data) for name, data in self._files.items()}
+        self._port = port
         self._token = secrets.token_urlsafe(24)
         self._data: dict[str, bytes | memoryview | Path] = {}
         self._sources: dict[tuple[str, str], bytes] = {}
@@ -95,7 +101,14 @@ class JobServer:
             app, handle_signals=False, access_log=None, logger=_log, shutdown_timeout=1.0
         )
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        try:
+            await web.TCPSite(self._runner, "127.0.0.1", self._port).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise UsageError(
+                f"--server-port {self._port}: {os.strerror(error.errno or 0)}; take another, and "
+                "the same in `adb reverse`"
+            ) from error
         port = self._runner.addresses[0][1]
         self._origins = (f"http://127.0.0.1:{port}", f"http://localhost:{port}")
         return self
