@@ -18,6 +18,11 @@ from driver.prepare import probe
 from driver.server import JobServer
 from driver.workbench import Workbench
 
+# What a terminal or a parent process says of widths and colours (pytest-xdist sets COLUMNS) must
+# not reach the reports that tests read.
+for _name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
+    os.environ.pop(_name, None)
+
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
 GOLDEN = ("tiny", "tiny-jitter", "strong")
 
