@@ -86,15 +86,23 @@ class Gpu:
         return written
 
 
-@pytest.fixture(scope="module")
-def gpu() -> Gpu:
-    """A device of the second implementation; skips where no Vulkan (or Metal) adapter exists."""
+def open_gpu(*features: str) -> Gpu:
+    """A device of the second implementation with those of these features that its adapter has.
+
+    Skips where no Vulkan (or Metal) adapter exists.
+    """
     try:
         adapter = wgpu.gpu.request_adapter_sync(power_preference="high-performance")
     except Exception as error:  # wgpu raises plain RuntimeError, and other types without a loader
         pytest.skip(f"wgpu finds no adapter ({error}); on Debian: apt install mesa-vulkan-drivers")
-    wanted = [feature for feature in ("subgroup",) if feature in adapter.features]
+    wanted = [feature for feature in features if feature in adapter.features]
     return Gpu(adapter.request_device_sync(required_features=wanted))
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Gpu:
+    """A device with subgroups where the adapter has them."""
+    return open_gpu("subgroup")
 
 
 def normal(rng: np.random.Generator, *shape: int) -> np.ndarray:

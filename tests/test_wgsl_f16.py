@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_wgsl import Gpu, close, empty, fold, normal, recipe_of, wgpu
+from test_wgsl import Gpu, close, empty, fold, normal, open_gpu, recipe_of
 
 from driver import reference
 from driver.parity import half_product_error
@@ -22,12 +22,7 @@ tiles = st.sampled_from([(1, 1), (1, 0), (0, 1), (0, 0)])
 @pytest.fixture(scope="module")
 def gpu() -> Gpu:
     """A device with halves where the adapter has them; skips where there is no adapter."""
-    try:
-        adapter = wgpu.gpu.request_adapter_sync(power_preference="high-performance")
-    except Exception as error:  # wgpu raises plain RuntimeError, and other types without a loader
-        pytest.skip(f"wgpu finds no adapter ({error}); on Debian: apt install mesa-vulkan-drivers")
-    wanted = [name for name in ("shader-f16",) if name in adapter.features]
-    return Gpu(adapter.request_device_sync(required_features=wanted))
+    return open_gpu("shader-f16")
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import pytest_asyncio
-from test_wgsl import BINDING, SOURCES, Gpu, recipe_of, wgpu
+from test_webgpu_arm import case_of
+from test_wgsl import BINDING, SOURCES, Gpu, open_gpu, recipe_of, wgpu
 
 from driver.arms import TILE_OF
 from driver.browser import BrowserSession
@@ -25,7 +26,7 @@ from driver.parity import reduced_limits, tensor_error
 from driver.records import ArmJob, ModelConfig
 from driver.reference import Reference
 from driver.server import JobServer
-from driver.tensors import F32, State, flatten, initial_state, table, unflatten
+from driver.tensors import F32, State, flatten, table, unflatten
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -64,12 +65,7 @@ export async function geometry({ config, flat_size, tensors, arm }) {
 @pytest.fixture(scope="module")
 def gpu() -> Gpu:
     """A device with halves where the adapter has them; skips where there is no adapter."""
-    try:
-        adapter = wgpu.gpu.request_adapter_sync(power_preference="high-performance")
-    except Exception as error:  # wgpu raises plain RuntimeError, and other types without a loader
-        pytest.skip(f"wgpu finds no adapter ({error}); on Debian: apt install mesa-vulkan-drivers")
-    wanted = [name for name in ("shader-f16", "subgroup") if name in adapter.features]
-    return Gpu(adapter.request_device_sync(required_features=wanted))
+    return open_gpu("shader-f16", "subgroup")
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
@@ -190,18 +186,6 @@ def batch_words(config: ModelConfig, tokens: np.ndarray, layout: dict[str, int])
     }.items():
         words[layout[name] : layout[name] + values.size] = values
     return words
-
-
-def case_of(config: ModelConfig) -> Case:
-    """A random batch; the initial state, with gains and biases moved off their 1 and 0."""
-    rng = np.random.default_rng(5)
-    tokens = rng.integers(0, config.vocab, (1, config.batch, config.ctx + 1)).astype(np.int32)
-    state = {
-        name: (5 * array if array.ndim == 2 else array + 0.1 * rng.standard_normal(array.shape))
-        .astype(np.float32)
-        for name, array in initial_state(config, 1).items()
-    }  # fmt: skip
-    return Case(config, tokens, state)
 
 
 @pytest.mark.parametrize(

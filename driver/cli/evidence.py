@@ -7,7 +7,6 @@ import typer
 
 from driver import calibrate, compare, history, presets, report, reproduce, store
 from driver.browser import FOUND, Wanted
-from driver.calibration import calibration_key
 from driver.cli import complete
 from driver.cli.frame import (
     BlocksOption,
@@ -21,6 +20,7 @@ from driver.cli.frame import (
     check_places,
     check_threads,
     corpus_for,
+    known_noise,
     measured,
     opens_browser,
     parse_margin,
@@ -28,7 +28,7 @@ from driver.cli.frame import (
 from driver.parity import SIDES
 from driver.presets import parse_duration
 from driver.receipt import parse
-from driver.records import HistoryReceipt, Receipt
+from driver.records import HistoryReceipt
 from driver.run import exit_code
 from driver.run import run as run_preset
 
@@ -57,7 +57,7 @@ def compare_command(
     limit = parse_margin(margin)
     (one, _), (two, rows) = history.read_one(base), history.read_one(new)
     spreads = _spreads(db or history.default_path(), rows.receipt, (one.digest, two.digest))
-    noise = [compare.larger(*pair) for pair in zip(_calibrations(one, two), spreads, strict=True)]
+    noise = [compare.larger(*pair) for pair in zip(known_noise(two, one), spreads, strict=True)]
     found = compare.compare_receipts(one, two, limit, noise)
     print(found.model_dump_json(indent=1) if as_json else report.comparison(found))
     raise typer.Exit(1 if found.regressed else 0)
@@ -94,7 +94,7 @@ def reproduce_command(
         browser, quiet, plain, lambda choice, reporter: run_preset(request, choice, reporter)
     )
     new = parse(data)
-    found = reproduce.judge(base, new, path.name, limit, _calibrations(base, new))
+    found = reproduce.judge(base, new, path.name, limit, known_noise(new, base))
     print(found.model_dump_json(indent=1) if as_json else report.reproduction(found))
     codes = {"agree": 0, "disagree": 1, "not comparable": 2}
     raise typer.Exit(max(codes[found.outcome], 4 if exit_code(new) == 4 else 0))
@@ -164,15 +164,3 @@ def _spreads(
         return [None, None]
     with history.opened(db) as connection:
         return [history.spread_of(connection, new, side, leave_out) for side in SIDES]
-
-
-def _calibrations(base: Receipt, new: Receipt) -> list[compare.Noise | None]:
-    """Of either arm the calibration that knows of most noise: quoted by a receipt, or kept here."""
-    return [
-        compare.larger(
-            base.plan.arms[i].calibration,
-            new.plan.arms[i].calibration,
-            store.load_calibration(calibration_key(new.plan, new.environment, i)),
-        )
-        for i in (0, 1)
-    ]

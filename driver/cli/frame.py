@@ -5,7 +5,7 @@ import functools
 import inspect
 import os
 import signal
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from driver import (
+    compare,
     corpus,
     layout,
     machine,
@@ -24,8 +25,10 @@ from driver import (
 )
 from driver.arms import ArmSpec, parse_arm
 from driver.browser import NAMES, BrowserChoice, Wanted, elsewhere, setup_browser
+from driver.calibration import calibration_key
 from driver.errors import Interrupted, UsageError
 from driver.progress import Reporter
+from driver.records import Receipt
 
 T = TypeVar("T")
 LEAST_COLUMNS = 40  # of a report: with fewer its tables come apart
@@ -186,30 +189,45 @@ def corpus_for(
     return text
 
 
-def opens_browser(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command the options that say which browser it opens.
+Command = Callable[..., None]
 
-    They stand where its parameter `browser` is, which gets them all as one `Wanted`.
+
+def gathers(
+    name: str, options: Mapping[str, tuple[Any, Any]], value_of: Callable[..., Any]
+) -> Callable[[Command], Command]:
+    """Gives a command options that several commands share.
+
+    They stand where its parameter `name` is, which gets what `value_of` makes of them all.
+    `options` hold the annotation and the default of each.
     """
-    signature = inspect.signature(command)
 
-    def parameters() -> Iterator[inspect.Parameter]:
-        for parameter in signature.parameters.values():
-            if parameter.name != "browser":
-                yield parameter
-                continue
-            for name, (annotation, default) in _BROWSER_OPTIONS.items():
-                yield parameter.replace(name=name, annotation=annotation, default=default)
+    def decorate(command: Command) -> Command:
+        signature = inspect.signature(command)
 
-    @functools.wraps(command)
-    def wrapped(**given: Any) -> None:
-        command(browser=Wanted(**{name: given.pop(name) for name in _BROWSER_OPTIONS}), **given)
+        def parameters() -> Iterator[inspect.Parameter]:
+            for parameter in signature.parameters.values():
+                if parameter.name != name:
+                    yield parameter
+                    continue
+                for option, (annotation, default) in options.items():
+                    yield parameter.replace(name=option, annotation=annotation, default=default)
 
-    found = [*parameters()]
-    del wrapped.__wrapped__  # Typer is to see these options, not the command's own parameters
-    wrapped.__signature__ = signature.replace(parameters=found)  # type: ignore[attr-defined]
-    wrapped.__annotations__ = {one.name: one.annotation for one in found}
-    return wrapped
+        @functools.wraps(command)
+        def wrapped(**given: Any) -> None:
+            value = value_of(**{option: given.pop(option) for option in options})
+            command(**{name: value}, **given)
+
+        found = [*parameters()]
+        del wrapped.__wrapped__  # Typer is to see these options, not the command's own parameters
+        wrapped.__signature__ = signature.replace(parameters=found)  # type: ignore[attr-defined]
+        wrapped.__annotations__ = {one.name: one.annotation for one in found}
+        return wrapped
+
+    return decorate
+
+
+# The options that say which browser a command opens, as one `Wanted`.
+opens_browser = gathers("browser", _BROWSER_OPTIONS, Wanted)
 
 
 def browser_for(wanted: Wanted, say: Callable[[str], None]) -> BrowserChoice:
@@ -224,6 +242,17 @@ def browser_for(wanted: Wanted, say: Callable[[str], None]) -> BrowserChoice:
 def on_this_machine(wanted: Wanted, choice: BrowserChoice) -> BrowserChoice:
     """A browser that is started here, in the way that was asked for."""
     return choice.model_copy(update={"headed": wanted.headed, "server_port": wanted.server_port})
+
+
+def known_noise(new: Receipt, *others: Receipt) -> list[compare.Noise | None]:
+    """Of either arm the calibration that knows of most noise: quoted by a receipt, or kept here."""
+    return [
+        compare.larger(
+            *(receipt.plan.arms[i].calibration for receipt in (*others, new)),
+            store.load_calibration(calibration_key(new.plan, new.environment, i)),
+        )
+        for i in (0, 1)
+    ]
 
 
 def check_places(out: Path) -> None:

@@ -14,9 +14,8 @@ from typing import Annotated, Any
 import duckdb
 import typer
 
-from driver import compare, history, report, store
-from driver.calibration import calibration_key
-from driver.cli.frame import JsonOption, parse_margin, terminal
+from driver import history, report, store
+from driver.cli.frame import JsonOption, gathers, known_noise, parse_margin, terminal
 from driver.errors import UsageError
 from driver.records import HistoryAdded, HistoryReceipt, Refused
 
@@ -29,21 +28,74 @@ DatabaseOption = Annotated[
     Path | None,
     typer.Option("--db", metavar="FILE", help="The history's file; default in the data folder."),
 ]
-MachineOption = Annotated[str | None, typer.Option(help="Part of the machine's description.")]
-BrowserOption = Annotated[str | None, typer.Option(help="Part of the browser, as `chromium 143`.")]
-PresetOption = Annotated[str | None, typer.Option(help="The preset's name.")]
-ArmOption = Annotated[
-    str | None, typer.Option(help="An arm's name, or part of it with `:` or `=`: threads=1.")
-]
-VerdictOption = Annotated[
-    str | None, typer.Option(help="qualified, unqualified, failed, or invalid.")
-]
-SinceOption = Annotated[
-    str | None, typer.Option(metavar="DATE|DAYS", help="2026-11-01, or 30d: of the last 30 days.")
-]
-LastOption = Annotated[int | None, typer.Option(help="The newest N of them.", min=1)]
 VERDICTS = ("qualified", "unqualified", "failed", "invalid")
 _LONGEST_SPAN_DAYS = 36_500
+
+
+def _filter(
+    machine: str | None,
+    browser: str | None,
+    preset: str | None,
+    arm: str | None,
+    verdict: str | None,
+    since: str | None,
+    last: int | None,
+) -> history.Filter:
+    if verdict is not None and verdict not in VERDICTS:
+        raise UsageError(f"--verdict {verdict!r:.40}: expected one of {', '.join(VERDICTS)}")
+    return history.Filter(machine, browser, preset, arm, verdict, _since(since), last)
+
+
+def _since(text: str | None) -> datetime | None:
+    """A day or time in UTC, or that many days ago."""
+    if text is None:
+        return None
+    days = text.removesuffix("d")
+    if text.endswith("d") and days.isascii() and days.isdigit() and len(days) < 6:
+        span = timedelta(days=min(int(days), _LONGEST_SPAN_DAYS))
+        return datetime.now(UTC).replace(tzinfo=None) - span
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(f"--since {text!r:.40}: expected 2026-11-01, or 30d") from None
+    return found.astimezone(UTC).replace(tzinfo=None) if found.tzinfo else found
+
+
+_ALL = history.Filter()
+_filters = gathers(
+    "chosen",
+    {
+        "machine": (
+            Annotated[str | None, typer.Option(help="Part of the machine's description.")],
+            None,
+        ),
+        "browser": (
+            Annotated[str | None, typer.Option(help="Part of the browser, as `chromium 143`.")],
+            None,
+        ),
+        "preset": (Annotated[str | None, typer.Option(help="The preset's name.")], None),
+        "arm": (
+            Annotated[
+                str | None,
+                typer.Option(help="An arm's name, or part of it with `:` or `=`: threads=1."),
+            ],
+            None,
+        ),
+        "verdict": (
+            Annotated[str | None, typer.Option(help="qualified, unqualified, failed, or invalid.")],
+            None,
+        ),
+        "since": (
+            Annotated[
+                str | None,
+                typer.Option(metavar="DATE|DAYS", help="2026-11-01, or 30d: of the last 30 days."),
+            ],
+            None,
+        ),
+        "last": (Annotated[int | None, typer.Option(help="The newest N of them.", min=1)], None),
+    },
+    _filter,
+)
 
 
 @app.command("add")
@@ -87,14 +139,9 @@ def add_command(
 
 
 @app.command("list")
+@_filters
 def list_command(
-    machine: MachineOption = None,
-    browser: BrowserOption = None,
-    preset: PresetOption = None,
-    arm: ArmOption = None,
-    verdict: VerdictOption = None,
-    since: SinceOption = None,
-    last: LastOption = None,
+    chosen: history.Filter = _ALL,
     db: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -102,7 +149,7 @@ def list_command(
 
     Example: driver history list --preset small --arm webgpu --last 20
     """
-    rows = _receipts(db, _filter(machine, browser, preset, arm, verdict, since, last))
+    rows = _receipts(db, chosen)
     if as_json:
         print(json.dumps([row.model_dump(mode="json") for row in rows], indent=1))
     else:
@@ -110,15 +157,10 @@ def list_command(
 
 
 @app.command("plot")
+@_filters
 def plot_command(
     out: Annotated[Path, typer.Argument(metavar="FILE.svg|FILE.png", help="The picture.")],
-    machine: MachineOption = None,
-    browser: BrowserOption = None,
-    preset: PresetOption = None,
-    arm: ArmOption = None,
-    verdict: VerdictOption = None,
-    since: SinceOption = None,
-    last: LastOption = None,
+    chosen: history.Filter = _ALL,
     db: DatabaseOption = None,
 ) -> None:
     """Draw ms/step of every arm and the ratio over time, with changes of level marked.
@@ -129,7 +171,7 @@ def plot_command(
     if kind not in ("svg", "png"):
         raise UsageError(f"{out}: expected a name that ends in .svg or .png")
     store.check_target(out.resolve())
-    rows = _receipts(db, _filter(machine, browser, preset, arm, verdict, since, last))
+    rows = _receipts(db, chosen)
     try:
         drawn = report.trend.picture(rows, "svg" if kind == "svg" else "png")
     except ValueError as error:
@@ -168,23 +210,17 @@ def query_command(
 
 
 @app.command("export")
+@_filters
 def export_command(
     out: Annotated[Path, typer.Argument(metavar="FILE.parquet", help="Where it goes.")],
     table: Annotated[str, typer.Option(help="receipts or slots.")] = "receipts",
-    machine: MachineOption = None,
-    browser: BrowserOption = None,
-    preset: PresetOption = None,
-    arm: ArmOption = None,
-    verdict: VerdictOption = None,
-    since: SinceOption = None,
-    last: LastOption = None,
+    chosen: history.Filter = _ALL,
     db: DatabaseOption = None,
 ) -> None:
     """Write a table as Parquet.
 
     Example: driver history export slots.parquet --table slots --preset small
     """
-    chosen = _filter(machine, browser, preset, arm, verdict, since, last)
     rows = history.export(db or history.default_path(), table, chosen, out)
     print(f"{rows} rows in {out}")
 
@@ -223,16 +259,9 @@ def compare_command(
     """
     limit, path = parse_margin(margin), db or history.default_path()
     new, rows = history.read_one(receipt)
-    calibrations = [
-        compare.larger(
-            new.plan.arms[i].calibration,
-            store.load_calibration(calibration_key(new.plan, new.environment, i)),
-        )
-        for i in (0, 1)
-    ]
     with _maybe_opened(path) as connection:
         base = _baseline(connection, path, baseline)
-        found = history.judge(connection, rows.receipt, base, last, limit, calibrations)
+        found = history.judge(connection, rows.receipt, base, last, limit, known_noise(new))
     if as_json:
         print(found.model_dump_json(indent=1))
     else:
@@ -265,35 +294,6 @@ def _baseline(
 def _receipts(db: Path | None, chosen: history.Filter) -> list[HistoryReceipt]:
     with history.opened(db or history.default_path()) as connection:
         return history.receipts(connection, chosen)
-
-
-def _filter(
-    machine: str | None,
-    browser: str | None,
-    preset: str | None,
-    arm: str | None,
-    verdict: str | None,
-    since: str | None,
-    last: int | None,
-) -> history.Filter:
-    if verdict is not None and verdict not in VERDICTS:
-        raise UsageError(f"--verdict {verdict!r:.40}: expected one of {', '.join(VERDICTS)}")
-    return history.Filter(machine, browser, preset, arm, verdict, _since(since), last)
-
-
-def _since(text: str | None) -> datetime | None:
-    """A day or time in UTC, or that many days ago."""
-    if text is None:
-        return None
-    days = text.removesuffix("d")
-    if text.endswith("d") and days.isascii() and days.isdigit() and len(days) < 6:
-        span = timedelta(days=min(int(days), _LONGEST_SPAN_DAYS))
-        return datetime.now(UTC).replace(tzinfo=None) - span
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise UsageError(f"--since {text!r:.40}: expected 2026-11-01, or 30d") from None
-    return found.astimezone(UTC).replace(tzinfo=None) if found.tzinfo else found
 
 
 def _json_value(value: Any) -> Any:
