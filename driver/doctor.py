@@ -19,6 +19,7 @@ from driver.machine import (
     MachineState,
     machine_facts,
     machine_state,
+    memory_available_bytes,
     others_cpu,
 )
 from driver.measure import JobOutcome, run_job
@@ -121,12 +122,12 @@ async def _compiler() -> Check:
 
 
 def _memory(facts: MachineFacts) -> Check:
-    available = machine_state().memory_available_bytes
+    available, total = memory_available_bytes(), facts.memory_total_bytes or 0
     low = available < _LOW_MEMORY_BYTES
     return Check(
         name="memory",
         status="warning" if low else "ok",
-        value=f"{available / _GIB:.1f} of {facts.memory_total_bytes / _GIB:.1f} GiB available",
+        value=f"{available / _GIB:.1f} of {total / _GIB:.1f} GiB available",
         remedy="close other programs, or use the presets tiny to medium" if low else None,
     )
 

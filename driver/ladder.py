@@ -108,7 +108,7 @@ async def run(
     """
     began = time.monotonic()
     state = machine.machine_state()
-    check_memory(request.preset, state.memory_available_bytes)
+    check_memory(request.preset, machine.memory_available_bytes())
     climb = await prepare(request, choice, report)
     frozen = None
     if request.axis == PRECISION:

@@ -35,7 +35,7 @@ class MachineFacts(Record):
     cores_logical: int
     cores_usable: int
     cpu_quota_cores: float | None = None
-    memory_total_bytes: int
+    memory_total_bytes: int | None
     system: str
     system_version: str
     python: str
@@ -47,7 +47,7 @@ class MachineState(Record):
     utc: str
     load_1min: float | None
     load_5min: float | None
-    memory_available_bytes: int
+    memory_available_bytes: int | None
     swap_used_bytes: int | None
     cpu_mhz: float | None
     governor: str | None
@@ -168,12 +168,81 @@ def warnings(state: MachineState, others: OthersCpu) -> list[str]:
         found.append(
             f"heat limits the CPU to {state.speed_limit_percent}% of its speed: let it cool down"
         )
-    if state.memory_available_bytes < LOW_MEMORY_BYTES:
+    free = state.memory_available_bytes
+    if free is not None and free < LOW_MEMORY_BYTES:
         found.append(
-            f"only {state.memory_available_bytes / 2**30:.1f} GiB of memory are available: close "
+            f"only {free / 2**30:.1f} GiB of memory are available: close "
             "other programs, or the system may swap"
         )
     return found
+
+
+def memory_available_bytes() -> int:
+    """Of this machine, which holds the weights and the reference wherever the browser runs."""
+    return machine_state().memory_available_bytes or 0
+
+
+class Host:
+    """The machine that a browser runs on: this one."""
+
+    def facts(self) -> MachineFacts:
+        """What does not change."""
+        return machine_facts()
+
+    def state(self) -> MachineState:
+        """What does, now."""
+        return machine_state()
+
+    def others(self) -> OthersCpu:
+        """CPU time of others; for a moment in which nothing of ours runs."""
+        return others_cpu()
+
+
+class OtherDevice(Host):
+    """Another device than this one: nothing is known of it but what its browser tells."""
+
+    _REASON = "the browser runs on another device, and no browser tells"
+
+    def __init__(self, system: str, cores: int) -> None:
+        self._system, self._cores = system, cores
+
+    def facts(self) -> MachineFacts:
+        """Mostly unknown; `cores` are what the browser says."""
+        return MachineFacts(
+            cpu=f"another device ({self._system})",
+            architecture="unknown",
+            isa=(),
+            cores_physical=None,
+            cores_logical=self._cores,
+            cores_usable=self._cores,
+            memory_total_bytes=None,
+            system=self._system,
+            system_version="unknown",
+            python="none: the driver runs on another machine",
+        )
+
+    def state(self) -> MachineState:
+        """Unknown, with the reason."""
+        names = ("load", "memory_available_bytes", "swap_used_bytes", "cpu_mhz", "governor",
+                 "power_source", "low_power_mode", "thermal_throttles")  # fmt: skip
+        return MachineState(
+            utc=datetime.now(UTC).isoformat(timespec="seconds"),
+            load_1min=None,
+            load_5min=None,
+            memory_available_bytes=None,
+            swap_used_bytes=None,
+            cpu_mhz=None,
+            governor=None,
+            power_source="unknown",
+            battery_percent=None,
+            low_power_mode=None,
+            speed_limit_percent=None,
+            unknown=dict.fromkeys(names, self._REASON),
+        )
+
+    def others(self) -> OthersCpu:
+        """Unknown: the gate `quiet` cannot be judged."""
+        return OthersCpu(shares=(), reason=self._REASON)
 
 
 @contextmanager

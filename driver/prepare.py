@@ -18,7 +18,7 @@ from driver.arms import (
     with_choices,
 )
 from driver.aside import aside
-from driver.browser import BrowserSession
+from driver.browser import Session
 from driver.errors import ArmError, SlotError, Unsupported, UsageError
 from driver.jobs import (
     JobMaker,
@@ -31,7 +31,6 @@ from driver.jobs import (
     wasm_digest,
     wgsl_digests,
 )
-from driver.machine import machine_facts, machine_state
 from driver.measure import JobOutcome, expect_result, failed_because, run_job
 from driver.parity import key_bias_ratio, tensor_error
 from driver.profile import profile_of
@@ -104,9 +103,7 @@ class Prepared:
     variants: tuple[VariantTrial, ...] = ()
 
 
-async def probe(
-    session: BrowserSession, server: JobServer, specs: Sequence[ArmSpec] = ()
-) -> Probed:
+async def probe(session: Session, server: JobServer, specs: Sequence[ArmSpec] = ()) -> Probed:
     """Asks a page, from inside a worker, what this browser can do. Raises SlotError.
 
     Measures how many threads are worth having where one of the arms leaves that open, and what all
@@ -117,13 +114,13 @@ async def probe(
     if outcome.failure or outcome.result is None:
         raise SlotError(f"the probe page failed: {failed_because(outcome)}")
     features = outcome.result.ops[0].detail
-    threads, cpu_roofline, machine = None, None, machine_facts()
+    threads, cpu_roofline, machine = None, None, session.host.facts()
     features["usable_threads"] = machine.cores_usable
     bench = Workbench(session, server, 60)
     if any(spec.name == "webgpu" for spec in specs):
         cpu_roofline = await bench.roofline("roofline-cpu", all_cores(features, machine))
     if wanted(specs):
-        threads = await choose_threads(bench, features, machine, machine_state().load_1min)
+        threads = await choose_threads(bench, features, machine, session.host.state().load_1min)
         features["usable_threads"] = threads.threads
     facts = session.facts.model_dump(mode="json")
     webgpu = features.get("webgpu")
@@ -143,7 +140,7 @@ class Preparation:
 
     def __init__(
         self,
-        session: BrowserSession,
+        session: Session,
         server: JobServer,
         maker: JobMaker,
         workload: Workload,
@@ -216,7 +213,7 @@ class Preparation:
 
         And the trials of a GPU's variants.
         """
-        arm = resolve_here(spec, self.features, machine_facts().cores_usable)
+        arm = resolve_here(spec, self.features, self.session.host.facts().cores_usable)
         if not spec.is_wasm and spec.name != "webgpu":
             return arm, ()
         # A source with the very same kernels is the same arm: noise must not choose between them.

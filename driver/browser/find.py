@@ -14,8 +14,8 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
+from driver.browser.session import BrowserChoice
 from driver.errors import BrowserMissing, UsageError
-from driver.records import Record
 
 ENVIRONMENT = "DRIVER_BROWSER"
 
@@ -40,14 +40,6 @@ _MAC_APPS = (
     "Google Chrome.app/Contents/MacOS/Google Chrome",
     "Microsoft Edge.app/Contents/MacOS/Microsoft Edge",
 )
-
-
-class BrowserChoice(Record):
-    """Which browser to start, and how it was found."""
-
-    path: str
-    source: str
-    named: bool = False
 
 
 def find_browser(explicit: str | None) -> BrowserChoice | None:

@@ -26,8 +26,9 @@ from playwright.async_api import (
 )
 from playwright.async_api import Page as PlaywrightPage
 
-from driver.browser.find import BrowserChoice
+from driver.browser.pages import BrowserFacts
 from driver.errors import BrowserMissing, DriverError, SlotError, Unsupported, UsageError
+from driver.machine import Host
 from driver.records import PageEvent, Record
 
 _FLAGS = (
@@ -45,20 +46,21 @@ _PROFILE = "playwright_chromiumdev_profile-"
 MAX_EVENTS = 200
 
 
-class BrowserFacts(Record):
-    """What was really started."""
+class BrowserChoice(Record):
+    """Which browser to start, and how it was found."""
 
-    name: str
-    version: str
+    path: str
     source: str
-    executable: str
-    executable_sha256: str | None
-    argv: tuple[str, ...]
-    headless: bool
-    user_agent: str
-    gpu_devices: tuple[dict[str, Any], ...]
-    gl_renderer: str | None
-    gl_vendor: str | None
+    named: bool = False
+
+    @property
+    def host(self) -> Host:
+        """A browser that is started here runs on this machine."""
+        return Host()
+
+    def session(self, headed: bool = False) -> "BrowserSession":
+        """A fresh process of it."""
+        return BrowserSession(self, headed)
 
 
 class BrowserSession:
@@ -87,6 +89,11 @@ class BrowserSession:
         if self._facts is None:
             raise RuntimeError("the browser was not started")
         return self._facts
+
+    @property
+    def host(self) -> Host:
+        """The machine that it runs on."""
+        return self._choice.host
 
     async def __aenter__(self) -> Self:
         try:
