@@ -2,6 +2,7 @@
 
 import sys
 import time
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -15,8 +16,25 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from driver.records import Plan, Side, Slot
+
 # In CI a line per phase and slot is enough; a long phase speaks up once in a while.
 PLAIN_EVERY_S = 15.0
+
+
+@dataclass(frozen=True)
+class SlotPlace:
+    """A slot that begins, and its place in the run."""
+
+    index: int
+    slots: int
+    block: int
+    position: int
+    side: Side
+    arm: str
+    steps: int
+    left_s: float
+    """Estimate of the time until the last slot ends."""
 
 
 class Reporter:
@@ -66,16 +84,37 @@ class Reporter:
     def phase(self, text: str, total: int) -> None:
         """A new phase of `total` steps."""
         self._phase, self._spoken = text, time.monotonic()
+        self.rest()
         if self._bar:
-            for task in self._bar.task_ids:
-                self._bar.remove_task(task)
             self._task = self._bar.add_task(text, total=max(total, 1), note="")
         elif not self._quiet:
             print(f"{text} …", file=sys.stderr, flush=True)
 
-    def step(self, done: int, loss: float | None = None) -> None:
-        """`done` steps of the phase are finished."""
-        note = "" if loss is None else f"loss {loss:.4f}"
+    def rest(self) -> None:
+        """Nothing is going on."""
+        if self._bar:
+            for task in self._bar.task_ids:
+                self._bar.remove_task(task)
+
+    def planned(self, plan: Plan) -> None:
+        """The plan is frozen; slots follow."""
+
+    def slot(self, place: SlotPlace) -> None:
+        """A slot begins."""
+        self.phase(
+            f"slot {place.index + 1}/{place.slots}  {place.side} {place.arm}, "
+            f"about {place.left_s:.0f} s left in all",
+            place.steps,
+        )
+
+    def slot_ended(self, slot: Slot) -> None:
+        """A slot is over, well or not."""
+
+    def step(self, done: int, loss: float | None = None, step_ms: float | None = None) -> None:
+        """`done` steps of the phase are finished; the last ones took `step_ms` each."""
+        figures = ("" if loss is None else f"loss {loss:.4f}",
+                   "" if step_ms is None else f"{step_ms:.4g} ms/step")  # fmt: skip
+        note = "  ".join(filter(None, figures))
         if self._bar and self._bar.task_ids:
             self._bar.update(self._bar.task_ids[0], completed=done, note=note)
         elif not self._quiet and time.monotonic() - self._spoken > PLAIN_EVERY_S:

@@ -1,6 +1,7 @@
 """The pipeline: probe → prepare → freeze → blocks → receipt."""
 
 import asyncio
+import contextlib
 import itertools
 import tempfile
 import time
@@ -12,7 +13,7 @@ from typing import Any
 from driver import machine, store
 from driver.arms import ArmSpec
 from driver.aside import GoOn, aside
-from driver.browser import BrowserChoice, BrowserSession
+from driver.browser import Browser
 from driver.corpus import Corpus
 from driver.errors import UsageError
 from driver.jobs import JobMaker
@@ -48,37 +49,42 @@ OnReceipt = Callable[[dict[str, Any], Path], None]
 
 async def run(
     request: Request,
-    choice: BrowserChoice,
+    browser: Browser,
     report: Reporter,
     on_partial: OnReceipt = lambda *_: None,
     on_weights: OnWeights = lambda *_: None,
+    running: JobServer | None = None,
 ) -> tuple[dict[str, Any], Path]:
     """Measures one preset, writes the receipt, and returns it with its path.
+
+    The pages come from the server that is `running`, else from one of the run's own.
 
     Raises Unsupported, SlotError or UsageError before the plan is frozen; afterwards whatever
     happens is in the receipt. The weights that a slot exports go to `on_weights`. When cancelled it
     writes a partial receipt, hands it to `on_partial` and goes on being cancelled.
     """
     began = time.monotonic()
-    facts = machine.machine_facts()
+    host = browser.host
+    facts = host.facts()
     report.phase("looking at the machine", 1)
-    others = await asyncio.to_thread(machine.others_cpu)  # before anything of ours runs
-    state = machine.machine_state()
+    others = await asyncio.to_thread(host.others)  # before anything of ours runs
+    state = host.state()
     for warning in machine.warnings(state, others):
         report.say(f"warning: {warning}")
-    check_memory(request.preset, state.memory_available_bytes)
+    available_bytes = machine.memory_available_bytes()
+    check_memory(request.preset, available_bytes)
     report.phase("drawing the weights", 1)
     workload = Workload.draw(request.preset, request.corpus, request.seed)
 
-    async with JobServer() as server:
+    async with contextlib.nullcontext(running) if running else JobServer() as server:
         maker = JobMaker(server, workload.config)
-        async with BrowserSession(choice, request.headed) as session:
+        async with browser.session(request.headed) as session:
             report.phase("asking the browser what it can do", 1)
             probed = await probe(session, server, request.arms)
             preparation = Preparation(
                 session, server, maker, workload, probed.features, request.purpose.budget_s,
-                state.memory_available_bytes,
-                lambda progress: report.step(progress.op, progress.loss),
+                available_bytes,
+                lambda progress: report.step(progress.op, progress.loss, progress.step_ms),
                 request.purpose.profile,
             )  # fmt: skip
             a_spec, b_spec = request.arms
@@ -114,21 +120,22 @@ async def run(
             request.purpose, workload, maker, (a, b), shape, reference, probed, facts, state, others
         )
         report.say(announce(measured.plan, time.monotonic() - began))
+        report.planned(measured.plan)
         if measured.parity_holds():
             tokens, _ = maker.tokens(workload.batches(shape.longest))
             blocks = Blocks(
-                choice, request.headed, report, server, maker, preparation.initial, tokens,
+                browser, request.headed, report, server, maker, preparation.initial, tokens,
                 (a.arm, b.arm), checkpoints, measured, on_weights,
             )  # fmt: skip
             try:
                 with machine.awake():
                     await blocks.run()
             except asyncio.CancelledError:
-                receipt, path = _write(request, measured, report)
+                receipt, path = _write(request, host, measured, report)
                 report.say(f"interrupted; what was measured is in {path}")
                 on_partial(receipt, path)
                 raise
-    return _write(request, measured, report)
+    return _write(request, host, measured, report)
 
 
 def _stepping(report: Reporter, go_on: GoOn) -> Callable[[int], None]:
@@ -141,10 +148,12 @@ def _stepping(report: Reporter, go_on: GoOn) -> Callable[[int], None]:
     return on_step
 
 
-def _write(request: Request, measured: Measured, report: Reporter) -> tuple[dict[str, Any], Path]:
+def _write(
+    request: Request, host: machine.Host, measured: Measured, report: Reporter
+) -> tuple[dict[str, Any], Path]:
     """Assembles the receipt and writes it into the output folder, its page beside it."""
     environment = measured.environment.model_copy(
-        update={"load_after": machine.machine_state().model_dump(mode="json")}
+        update={"load_after": host.state().model_dump(mode="json")}
     )
     receipt = assemble(
         measured.plan,

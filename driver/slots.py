@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from driver.arms import given_losses
-from driver.browser import BrowserChoice, BrowserSession
+from driver.browser import Browser, Session
 from driver.jobs import (
     JobMaker,
     curve,
@@ -24,7 +24,7 @@ from driver.jobs import (
 from driver.measure import JobOutcome, run_job
 from driver.parity import tensor_error
 from driver.plan import Measured, now_utc
-from driver.progress import Reporter
+from driver.progress import Reporter, SlotPlace
 from driver.records import (
     ArmJob,
     ArmPlan,
@@ -51,7 +51,7 @@ OnWeights = Callable[[Side, State], None]
 class Blocks:
     """Runs the plan's blocks and adds what they give to `measured`."""
 
-    choice: BrowserChoice
+    browser: Browser
     headed: bool
     report: Reporter
     server: JobServer
@@ -68,11 +68,12 @@ class Blocks:
         for block, order in enumerate(self.measured.plan.order):
             if block >= self._planned():
                 break
-            async with BrowserSession(self.choice, self.headed) as session:
+            async with self.browser.session(self.headed) as session:
                 await self._prime(session)
                 for position, side in enumerate(order):
                     slot = await self._slot(session, block, position, side)
                     self.measured.slots.append(slot)
+                    self.report.slot_ended(slot)
                     if slot.status == "failed":
                         return
         await self._check_ends()
@@ -80,7 +81,7 @@ class Blocks:
     def _planned(self) -> int:
         return planned_blocks(self.measured.plan, self.measured.slots)
 
-    async def _prime(self, session: BrowserSession) -> None:
+    async def _prime(self, session: Session) -> None:
         """The first page of a process is slower: the cheaper arm runs once, unrecorded."""
         a, b = self.measured.plan.arms
         which = 0 if a.estimated_step_ms <= b.estimated_step_ms else 1
@@ -88,7 +89,7 @@ class Blocks:
         name = f"prime-{len(self.measured.slots)}"
         await self._job(session, name, which, [open_op(), train_op(1, "prime")])
 
-    async def _slot(self, session: BrowserSession, block: int, position: int, side: Side) -> Slot:
+    async def _slot(self, session: Session, block: int, position: int, side: Side) -> Slot:
         plan, index = self.measured.plan, 4 * block + position
         which = 0 if side == "A" else 1
         arm = plan.arms[which]
@@ -104,9 +105,8 @@ class Blocks:
         program.append((digest_op if refusal else read_op)("param", "param"))
         slots = 4 * self._planned()
         left_s = plan.estimated_s * (slots - index) / (4 * len(plan.order))
-        self.report.phase(
-            f"slot {index + 1}/{slots}  {side} {arm.name}, about {left_s:.0f} s left in all",
-            arm.total_steps,
+        self.report.slot(
+            SlotPlace(index, slots, block, position, side, arm.name, arm.total_steps, left_s)
         )
         started = now_utc()
         outcome = await self._job(session, f"slot-{index}", which, program)
@@ -126,7 +126,7 @@ class Blocks:
             self.report.phase(f"parameters of {arm.side} {arm.name} at step {steps}", steps)
             program = [open_op(), *train_ops(steps, arm.steps_per_window, "end")]
             program.append(read_op("param", "param"))
-            async with BrowserSession(self.choice, self.headed) as session:
+            async with self.browser.session(self.headed) as session:
                 outcome = await self._job(session, f"end-{arm.side}", which, program)
             self._compare_end(which, outcome, steps, None)
 
@@ -143,9 +143,7 @@ class Blocks:
         a, b = self.measured.parity
         self.measured.parity = (found, b) if which == 0 else (a, found)
 
-    async def _job(
-        self, session: BrowserSession, name: str, which: int, program: list[Op]
-    ) -> JobOutcome:
+    async def _job(self, session: Session, name: str, which: int, program: list[Op]) -> JobOutcome:
         plan = self.measured.plan
         planned, arm = plan.arms[which], self.arms[which]
         if arm.name == "null":
@@ -161,7 +159,7 @@ class Blocks:
         )
 
     def _progress(self, progress: Progress) -> None:
-        self.report.step(progress.steps_done, progress.loss)
+        self.report.step(progress.steps_done, progress.loss, progress.step_ms)
 
 
 def deadline_s(plan: Plan, arm: ArmPlan) -> float:

@@ -226,6 +226,7 @@ class PageEvent(Record):
         "crash",
         "disconnected",
         "hidden",
+        "frozen",
     ]
     message: str
 
@@ -237,6 +238,12 @@ class Progress(Record):
     steps_done: int = Field(ge=0)
     loss: Number | None = None
     result: OpResult = Field(description="what it gave; kept should the page die later")
+
+    @property
+    def step_ms(self) -> float | None:
+        """Time of a step, where the instruction trained."""
+        ms, steps = self.result.ms, self.result.steps
+        return ms / steps if self.result.op == "train" and ms is not None and steps else None
 
 
 class PageFailure(Record):
@@ -267,6 +274,8 @@ class PageFacts(Record):
     timer_step_ms: Number | None
     visibility: str
     hidden_events: int = 0
+    frozen_events: int = 0
+    stalled_ms: Number = 0.0
 
 
 class JobResult(Record):
