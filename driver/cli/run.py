@@ -91,7 +91,7 @@ def run(
 
     Example: driver run --preset small --arms wasm,webgpu --budget 3m
     """
-    requests = _requests(
+    requests = requests_for(
         preset, arms, pin, blocks, seed, corpus_file, out, headed, require,
         Purpose(0, 0.0, require == "hardware", question, tracking_url, profile), budget,
     )  # fmt: skip
@@ -186,7 +186,7 @@ def _problem(
     return replays.preset_case(preset, corpus_for(preset, (spec,), corpus_file), steps, seed)
 
 
-def _requests(
+def requests_for(
     preset_names: str,
     arms: str,
     pin: Path | None,
