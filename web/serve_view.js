@@ -152,8 +152,9 @@ function show_run({ phase, run }) {
   const words = phase === "stopping" ? "Stopping: what was measured is kept …" : place ? slot_words(place) : capital(run.phase);
   at("phase").textContent = words;
   const part = Math.min(1, run.done / run.total);
-  at("bar").value = place ? (place.index + part) / place.slots : part;
-  at("left").textContent = run.left_s === null ? `Preparing; the whole run takes at most about ${time(run.budget_s)}` : left(run.left_s);
+  const slots_done = run.slots.length + (place ? part : 0);
+  at("bar").value = run.slots_planned ? slots_done / run.slots_planned : part;
+  at("left").textContent = run.left_s === null ? `Preparing; the whole run takes at most about ${time(run.budget_s)}` : left(now_left(run));
   announce(place ? `${words}. ${left(run.left_s)}` : words);
   at("live-arms").replaceChildren(...run.arms.map((arm) => live_arm(arm, place)));
   const curves = run.arms.map(({ side, name, curve }) => ({ side, name, points: curve }));
@@ -161,6 +162,8 @@ function show_run({ phase, run }) {
   if (!at("curve-figure").hidden) draw_curves(at("curve"), curves);
   visible("blocks-part", run.order.length > 0);
   at("blocks").replaceChildren(...block_rows(run));
+  lines(at("marks"), run.slots.flatMap(({ block, position, side, marks }) =>
+    marks.map((mark) => `Block ${block + 1}, slot ${position + 1} (${side}): ${mark}`)));
   lines(at("plan"), [...run.said, ...run.plan]);
   visible("plan-part", run.said.length + run.plan.length > 0);
 }
@@ -168,6 +171,14 @@ function show_run({ phase, run }) {
 const capital = (text) => `${text[0].toUpperCase()}${text.slice(1)} …`;
 const slot_words = ({ index, slots, block, blocks, side, arm }) =>
   `Slot ${index + 1} of ${slots}, block ${block + 1} of ${blocks}: ${side} ${arm}`;
+// The driver estimates at the start of every slot; in between the time just passes.
+const estimate = { left_s: null, since: 0 };
+
+function now_left({ left_s }) {
+  if (left_s !== estimate.left_s) Object.assign(estimate, { left_s, since: performance.now() });
+  return left_s - (performance.now() - estimate.since) / 1000;
+}
+
 const left = (seconds) => (seconds > 0 ? `About ${time(seconds)} left` : "Almost done");
 const time = (seconds) =>
   seconds < 90 ? `${Math.max(1, Math.round(seconds))} s` : `${Math.round(seconds / 60)} min`;

@@ -68,7 +68,10 @@ class LiveReporter(Reporter):
         # Said already, word for word.
         said = tuple(line for line in self.view.said if not line.startswith("plan "))
         order = tuple("".join(block) for block in plan.order)
-        self._update(True, arms=arms, plan=lines, order=order, left_s=plan.estimated_s, said=said)
+        self._update(
+            True, arms=arms, plan=lines, order=order, slots_planned=4 * len(order),
+            left_s=plan.estimated_s, said=said,
+        )  # fmt: skip
 
     def slot(self, place: SlotPlace) -> None:
         """A slot begins."""
@@ -80,7 +83,7 @@ class LiveReporter(Reporter):
         )  # fmt: skip
         self._update(
             True, phase=f"slot {place.index + 1} of {place.slots}", done=0, total=place.steps,
-            place=where, left_s=place.left_s,
+            place=where, slots_planned=place.slots, left_s=place.left_s,
         )  # fmt: skip
 
     def step(self, done: int, loss: float | None = None, step_ms: float | None = None) -> None:

@@ -142,6 +142,7 @@ class RunView(Record):
     left_s: float | None = None
     budget_s: float
     place: Place | None = None
+    slots_planned: int | None = Field(default=None, description="known once the plan is frozen")
     order: tuple[str, ...] = Field(default=(), description="of each planned block: ABBA")
     plan: tuple[str, ...] = ()
     slots: tuple[SlotView, ...] = ()
