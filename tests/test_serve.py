@@ -205,10 +205,25 @@ async def test_receipts_are_those_of_the_session(
     async with client.get(url + "0") as response:
         assert await response.text() == '{"a": 1}'
         assert response.headers["Content-Disposition"] == 'attachment; filename="a.receipt.json"'
-    for wrong in ("1", "-1", "00000000", "x", "..%2fsecret", "%2e%2e/secret", "0/../../secret"):
+    for wrong in (
+        "1",
+        "-1",
+        "00000000",
+        "x",
+        "..%2fsecret",
+        "%2e%2e/secret",
+        "0/../../secret",
+        "1/report",
+    ):
         status, words = await get(client, url + wrong)
         assert status in (403, 404)
         assert "secret" not in words
+    assert (await get(client, url + "0/report"))[0] == 404
+    (tmp_path / "a.receipt.html").write_text("<p>a</p>")
+    async with client.get(url + "0/report") as response:
+        assert await response.text() == "<p>a</p>"
+        assert response.content_type == "text/html"
+        assert "script-src" not in response.headers["Content-Security-Policy"]
     kept.unlink()
     assert (await get(client, url + "0"))[0] == 404
 

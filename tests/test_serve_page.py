@@ -160,6 +160,11 @@ async def test_two_runs_by_clicks(chromium: Browser, preset: Path, tmp_path: Pat
         (kept,) = receipts(out)
         assert given == kept
         await check_figures(page, kept)
+        async with page.expect_popup() as popup:
+            await page.get_by_role("link", name="Read the report").click()
+        report = await popup.value
+        await expect(report.locator(".headline")).to_contain_text(kept["verdict"]["headline"])
+        await report.close()
         await expect(page.locator("#saved")).to_contain_text(str(out))
         # Once more, from what was chosen before.
         await page.get_by_label("Arm A").select_option("null")
@@ -256,7 +261,7 @@ async def test_stopped_in_the_middle(visit: Open, tmp_path: Path) -> None:
         await page.get_by_role("button", name="Stop").click()
         await result_shown(page)
         await expect(page.locator("#badge")).to_have_text("stopped: failed")
-        await expect(page.locator("#sentence")).to_contain_text("No claim")
+        await expect(page.locator("#figure")).to_have_text("no claim")
         await expect(page.get_by_role("button", name="Start")).to_be_enabled()
     (receipt,) = receipts(tmp_path / "out")
     assert 1 <= len(receipt["slots"]) < 4

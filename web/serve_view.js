@@ -59,7 +59,7 @@ export function show(state, before) {
   if (busy && !(before === "running" || before === "stopping")) at("running-title").focus();
   if (phase === "ready" && (before === "running" || before === "stopping")) {
     if (result) {
-      announce(`Done. ${result.status}. ${result.sentence}`);
+      announce(`Done. ${result.status}: ${result.figure}. ${result.line}`);
       at("result-title").focus();
     } else {
       at("start").focus();
@@ -69,7 +69,7 @@ export function show(state, before) {
 
 function title({ phase, run, result }) {
   if (phase === "running" && run?.place) return `${run.place.index + 1}/${run.place.slots} · driver serve`;
-  if (phase === "ready" && result?.figure) return `${result.figure} · driver serve`;
+  if (phase === "ready" && result) return `${result.figure} · driver serve`;
   return "driver serve";
 }
 
@@ -220,17 +220,15 @@ function show_result(result) {
   at("badge").textContent = result.interrupted ? `stopped: ${result.status}` : result.status;
   at("badge").className = `badge ${result.status}`;
   lines(at("reasons"), result.reasons.slice(0, 6));
-  at("figure").textContent = result.figure ?? "";
-  visible("figure", result.figure !== null);
-  at("sentence").textContent = result.sentence;
-  at("interval").textContent = [
-    result.interval ?? "no interval", `${result.blocks} ${result.blocks === 1 ? "block" : "blocks"}`,
-    `${result.slots} of ${result.slots_planned} slots`,
-  ].join(" · ");
+  at("figure").textContent = result.figure;
+  at("figure").classList.toggle("word", !result.figure.endsWith("×"));
+  at("line").textContent = result.line;
+  at("detail").textContent = [result.detail, `${result.slots} of ${result.slots_planned} slots`].filter(Boolean).join("; ");
   at("result-arms").replaceChildren(...result.arms.map(result_arm));
   at("headline").textContent = result.headline;
   at("download").href = `serve/receipts/${result.number}`;
   at("download").download = result.file;
+  at("report").href = `serve/receipts/${result.number}/report`;
   at("saved").textContent = `The driver has saved it as ${result.folder}/${result.file}`;
   at("gates").replaceChildren(
     make("thead", {}, make("tr", {}, ...["Check", "Outcome", "Why"].map((text) => make("th", { scope: "col", text })))),
@@ -260,6 +258,6 @@ function result_arm({ side, name, canonical, step_ms, quartiles, gflops, windows
 function show_earlier({ earlier, phase }) {
   const others = earlier.slice(1);
   visible("earlier", phase === "ready" && others.length > 0);
-  at("earlier-list").replaceChildren(...others.map(({ number, file, status, sentence: words }) =>
-    make("li", {}, make("a", { href: `serve/receipts/${number}`, download: file, text: file }), `: ${status}. ${words}`)));
+  at("earlier-list").replaceChildren(...others.map(({ number, file, status, figure, line }) =>
+    make("li", {}, make("a", { href: `serve/receipts/${number}`, download: file, text: file }), `: ${status}, ${figure}. ${line}`)));
 }

@@ -11,9 +11,10 @@ from driver.report.ladder import ladder, ladder_losses
 from driver.report.markdown import markdown
 from driver.report.receipt import curve_over_presets, svg, text
 from driver.report.trend import picture
-from driver.report.words import doubts, verdict_line
+from driver.report.words import Hero, doubts, hero, verdict_line
 
 __all__ = [
+    "Hero",
     "added",
     "against",
     "against_markdown",
@@ -23,6 +24,7 @@ __all__ = [
     "curve_over_presets",
     "doubts",
     "geometry",
+    "hero",
     "html",
     "junit",
     "kernels",

@@ -173,6 +173,39 @@ def faster_arm(receipt: Receipt) -> tuple[ArmPlan, ArmPlan, str] | None:
     return fast, slow, f"{times:.3g}"
 
 
+@dataclass(frozen=True)
+class Hero:
+    """The answer in one figure and one line; the headline beside it has the exact claim."""
+
+    figure: str
+    line: str
+    detail: str
+
+
+def hero(receipt: Receipt) -> Hero:
+    estimate, found = receipt.comparison.estimate, faster_arm(receipt)
+    if receipt.verdict.status == "failed" or found is None:
+        return Hero("no claim", "This run shows nothing about speed.", estimate.reason or "")
+    fast, slow, times = found
+    one, other = _named(receipt, fast), _named(receipt, slow)
+    _, low, high = from_the_faster_side(estimate)
+    interval = f"95% interval {low:.3g} to {high:.3g}" if low and high else "no interval"
+    basis = f"{interval}, {estimate.blocks} block{'' if estimate.blocks == 1 else 's'}"
+    if estimate.word == "unsure":
+        detail = f"{times} times as fast in the mean, {basis}"
+        return Hero("unsure", f"whether {one} is faster than {other}", detail)
+    if estimate.word == "equivalent":
+        line = f"{one} and {other} take the same time within {receipt.plan.margin:.0%}"
+        return Hero("the same", line, f"{times} times as fast in the mean, {basis}")
+    return Hero(f"{times}×", f"{one} trained {times} times as fast as {other}", basis)
+
+
+def _named(receipt: Receipt, arm: ArmPlan) -> str:
+    """`B wasm`, with what sets it apart where the other arm has that name too and it is short."""
+    own = own_options(receipt.plan.arms)["AB".index(arm.side)]
+    return f"{arm.side} {arm.name}" + (f" ({own})" if 0 < len(own) <= 60 else "")
+
+
 def own_options(arms: Sequence[ArmPlan]) -> tuple[str, ...]:
     """What sets two arms of the same name apart, `mm_da=naive` each; empty for other names."""
     a, b = arms
@@ -205,6 +238,15 @@ def interval_text(estimate: Estimate) -> str:
 def _mebibytes(value: object) -> str:
     """A size from a page, which may have said anything."""
     return f"{value / 2**20:.1f} MiB" if isinstance(value, int | float) else repr(value)
+
+
+def how_opened(receipt: Receipt) -> list[str]:
+    """How the browser came to be there, where the driver did not start it."""
+    browser = receipt.environment.browser
+    notes = browser.get("notes")
+    if not isinstance(notes, list | tuple) or not notes:
+        return []
+    return [f"browser: {browser.get('source')}", *(f"   {note}" for note in notes)]
 
 
 def first_known(values: Iterable[float | None]) -> float | None:

@@ -8,7 +8,9 @@ from statistics import median
 
 from driver.plan import announce
 from driver.progress import Reporter, SlotPlace
-from driver.records import ArmSummary, Estimate, Plan, Receipt, Side, Slot
+from driver.records import ArmSummary, Plan, Receipt, Side, Slot
+from driver.report import hero
+from driver.report.words import first_known
 from driver.run import Request
 from driver.serve.state import (
     ArmResult,
@@ -146,8 +148,8 @@ def thinned(curve: list[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
 
 def result_of(receipt: Receipt, path: Path, number: int, interrupted: bool) -> ResultView:
     """What the page shows of a receipt."""
-    found, estimate = receipt.comparison, receipt.comparison.estimate
-    figure, sentence = _figure(receipt, estimate)
+    found = receipt.comparison
+    words = hero(receipt)
     return ResultView(
         number=number,
         file=path.name,
@@ -156,12 +158,10 @@ def result_of(receipt: Receipt, path: Path, number: int, interrupted: bool) -> R
         status=receipt.verdict.status,
         reasons=receipt.verdict.reasons,
         headline=receipt.verdict.headline,
-        figure=figure,
-        sentence=sentence,
-        interval=_interval(estimate),
-        word=estimate.word,
+        figure=words.figure,
+        line=words.line,
+        detail=words.detail,
         arms=(_arm(receipt, found.arms[0]), _arm(receipt, found.arms[1])),
-        blocks=estimate.blocks,
         slots=len(receipt.slots),
         slots_planned=4 * planned_blocks(receipt.plan, receipt.slots),
         suspect=tuple(
@@ -178,31 +178,6 @@ def result_of(receipt: Receipt, path: Path, number: int, interrupted: bool) -> R
     )
 
 
-def _figure(receipt: Receipt, estimate: Estimate) -> tuple[str | None, str]:
-    """The ratio from the faster side, and what it says in words."""
-    ratio = estimate.ratio
-    if receipt.verdict.status == "failed" or ratio is None or not ratio > 0:
-        reason = estimate.reason or "a check that must pass did not"
-        return None, f"No claim about speed: {reason}"
-    a, b = (f"{arm.side} {arm.name}" for arm in receipt.plan.arms)
-    fast, slow = (b, a) if ratio >= 1 else (a, b)
-    figure = f"{max(ratio, 1 / ratio):.3g}×"
-    if estimate.word == "equivalent":
-        return figure, f"{a} and {b} take the same time within {receipt.plan.margin:.0%}"
-    if estimate.word == "unsure":
-        return figure, f"Not proved: {fast} seems {figure} as fast as {slow}"
-    return figure, f"{fast} trains {figure} as fast as {slow}"
-
-
-def _interval(estimate: Estimate) -> str | None:
-    low, high, ratio = estimate.low, estimate.high, estimate.ratio
-    if low is None or high is None or ratio is None or not low > 0:
-        return None
-    if ratio < 1:
-        low, high = 1 / high, 1 / low
-    return f"95% interval {low:.3g} to {high:.3g}"
-
-
 def _arm(receipt: Receipt, summary: ArmSummary) -> ArmResult:
     mine = [slot for slot in receipt.slots if slot.side == summary.side]
     arm = next(arm for arm in receipt.plan.arms if arm.side == summary.side)
@@ -217,6 +192,6 @@ def _arm(receipt: Receipt, summary: ArmSummary) -> ArmResult:
         windows=summary.windows,
         first_loss=summary.first_loss,
         last_loss=summary.last_loss,
-        first_step_ms=next((s.first_step_ms for s in mine if s.first_step_ms is not None), None),
-        compile_ms=next((s.compile_ms for s in mine if s.compile_ms is not None), None),
+        first_step_ms=first_known(slot.first_step_ms for slot in mine),
+        compile_ms=first_known(slot.compile_ms for slot in mine),
     )

@@ -18,6 +18,7 @@ from typing import TypeVar
 from aiohttp import web
 from pydantic import BaseModel
 
+from driver import store
 from driver.errors import DriverError, SlotError
 from driver.layout import WEB
 from driver.records import Record
@@ -49,6 +50,12 @@ _POLICY = (
 )
 
 _Model = TypeVar("_Model", bound=BaseModel)
+# A receipt's page has its style within, and no script.
+_REPORT_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+
 OnWish = Callable[[Wish], Awaitable[None]]
 
 
@@ -86,6 +93,7 @@ class ServePage(JobServer):
         routes.add_post(at + "frame", self._frame)
         routes.add_post(at + "presence", self._presence)
         routes.add_get(at + "receipts/{number}", self._receipt)
+        routes.add_get(at + "receipts/{number}/report", self._report)
 
     # ----------------------------------------------------------------------- who may
 
@@ -156,21 +164,26 @@ class ServePage(JobServer):
         return response
 
     async def _receipt(self, request: web.Request) -> web.StreamResponse:
-        number = request.match_info["number"]
-        if not re.fullmatch(r"[0-9]{1,6}", number) or int(number) >= len(self.receipts):
-            raise RefusedError(404, "not found")
-        path = self.receipts[int(number)]
-        try:
-            data = await asyncio.to_thread(path.read_bytes)
-        except OSError:
-            raise RefusedError(404, "the receipt is not there any more") from None
+        path = self._asked_for(request)
         return web.Response(
-            body=data,
+            body=await _read(path),
             headers={
                 "Content-Type": "application/json",
                 "Content-Disposition": f"attachment; filename={json.dumps(path.name)}",
             },
         )
+
+    async def _report(self, request: web.Request) -> web.StreamResponse:
+        page = await _read(store.page_path(self._asked_for(request)))
+        headers = {"Content-Type": "text/html; charset=utf-8",
+                   "Content-Security-Policy": _REPORT_POLICY}  # fmt: skip
+        return web.Response(body=page, headers=headers)
+
+    def _asked_for(self, request: web.Request) -> Path:
+        number = request.match_info["number"]
+        if not re.fullmatch(r"[0-9]{1,6}", number) or int(number) >= len(self.receipts):
+            raise RefusedError(404, "not found")
+        return self.receipts[int(number)]
 
     # ----------------------------------------------------------------------- from the page
 
@@ -210,6 +223,14 @@ class ServePage(JobServer):
         # The stream's handler writes what is left.
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(0.1)
+
+
+async def _read(path: Path) -> bytes:
+    """A file of this session; raises RefusedError where it is gone."""
+    try:
+        return await asyncio.to_thread(path.read_bytes)
+    except OSError:
+        raise RefusedError(404, "this file is not there any more") from None
 
 
 async def _stream(response: web.StreamResponse, events: Stream) -> None:

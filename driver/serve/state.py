@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from driver.records import GateClass, GateStatus, Number, Record, Side, VerdictStatus, Word
+from driver.records import GateClass, GateStatus, Number, Record, Side, VerdictStatus
 
 Phase = Literal["meeting", "ready", "running", "stopping", "ended"]
 
@@ -184,12 +184,10 @@ class ResultView(Record):
     status: VerdictStatus
     reasons: tuple[str, ...]
     headline: str
-    figure: str | None = Field(description="how many times as fast: 19.2×; null without a ratio")
-    sentence: str
-    interval: str | None
-    word: Word
+    figure: str = Field(description="how many times as fast, 19.2×, or a word")
+    line: str
+    detail: str
     arms: tuple[ArmResult, ArmResult]
-    blocks: int
     slots: int
     slots_planned: int
     suspect: tuple[str, ...] = Field(description="marked blocks with their reasons")

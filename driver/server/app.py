@@ -329,7 +329,8 @@ class JobServer:
         return web.Response(status=204)
 
     async def _add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
-        response.headers.update(self.headers)
+        for name, value in self.headers.items():
+            response.headers.setdefault(name, value)
 
 
 async def read_body(request: web.Request, limit: int) -> bytearray:
