@@ -8,9 +8,9 @@ import { keep_awake } from "./serve_awake.js";
 import { frames } from "./serve_frame.js";
 import { say, show } from "./serve_view.js";
 
-const TAKEN = "This session belongs to another browser. End driver serve in the terminal, start it again, and open the new address here first.";
+const COOKIES = "This page needs a cookie: by it the driver knows the browser that opened the session first. Allow cookies for this address and reload.";
 
-const tab = (sessionStorage.tab ??= crypto.randomUUID());
+const tab = navigator.cookieEnabled ? (sessionStorage.tab ??= crypto.randomUUID()) : ""; // both are allowed, or none
 const load = crypto.randomUUID(); // a reload is another one
 const form = document.querySelector("#setup");
 let state = null;
@@ -30,18 +30,17 @@ function stop_with(text) {
 
 // ------------------------------------------------------------------------------ presence
 
-const screen_lock = keep_awake((held) => {
+const want_screen = keep_awake((held) => {
   document.querySelector("#awake-note").textContent = held
     ? "The screen is kept awake while it measures."
     : "The screen cannot be kept awake from here: see that it does not turn off or lock.";
-  tell_presence();
 });
 const presence = watch_presence(tell_presence);
 
 function tell_presence() {
   const visible = document.visibilityState === "visible";
   if (!visible && busy()) document.querySelector("#unseen-note").hidden = false;
-  if (state && !over) post("presence", { visible, awake: screen_lock.held() }).catch(() => {});
+  if (state && !over) post("presence", { visible }).catch(() => {});
 }
 
 // ------------------------------------------------------------------------------ what the driver tells
@@ -54,7 +53,7 @@ function hear_state({ data }) {
   show(state, before);
   if (busy() !== (before === "running" || before === "stopping")) {
     if (busy()) document.querySelector("#unseen-note").hidden = presence().visibility === "visible";
-    screen_lock.want(busy());
+    want_screen(busy());
   }
   if (state.phase === "ended") {
     over = true;
@@ -63,18 +62,18 @@ function hear_state({ data }) {
 }
 
 let stream = null;
+const show_frame = frames(document.querySelector("#stage"), post);
 
+// An EventSource does not say why it was refused; the same request by hand does.
 async function refused() {
-  // An EventSource does not say why it was refused; the same request by hand does.
   const response = await fetch(`serve/events?tab=${tab}&load=${load}`);
-  const text = response.ok ? "" : await response.text();
-  response.body?.cancel();
-  if (text) stop_with(text);
+  if (!response.ok) return stop_with(await response.text());
+  await response.body?.cancel();
+  listen();
 }
 
 function listen() {
   stream = new EventSource(`serve/events?tab=${tab}&load=${load}`);
-  const show_frame = frames(document.querySelector("#stage"), post);
   stream.addEventListener("state", hear_state);
   stream.addEventListener("frame", ({ data }) => show_frame(JSON.parse(data)));
   stream.addEventListener("error", () => {
@@ -89,11 +88,8 @@ async function hello() {
   const agent = navigator.userAgentData;
   const full = await agent?.getHighEntropyValues?.(["fullVersionList"]).catch(() => null);
   return {
-    brands: (full?.fullVersionList ?? []).slice(0, 20).map(({ brand, version }) => ({ brand, version })),
-    system: agent?.platform ?? navigator.platform ?? "",
+    brands: (full?.fullVersionList ?? []).slice(0, 20).map(({ brand, version }) => ({ brand: brand.slice(0, 80), version: version.slice(0, 40) })),
     cores: navigator.hardwareConcurrency ?? 1,
-    cross_origin_isolated: self.crossOriginIsolated === true,
-    wake_lock: "wakeLock" in navigator,
   };
 }
 
@@ -124,8 +120,9 @@ document.querySelector("#stop").addEventListener("click", ({ target }) => {
 });
 
 try {
+  if (!navigator.cookieEnabled) throw new Error(COOKIES);
   await post("claim", await hello());
   listen();
 } catch (error) {
-  stop_with(error.message || TAKEN);
+  stop_with(error.message);
 }

@@ -1,6 +1,6 @@
 // The screen stays on while something is measured, where the browser lets a page ask for that.
 
-// `told(held)` is called whenever it changes. A browser takes the lock away when the page is hidden.
+// Returns what says whether that is wanted. `told(held)` is called whenever it changes. A browser takes the lock away when the page is hidden.
 export function keep_awake(told) {
   let wanted = false;
   let lock = null;
@@ -20,12 +20,9 @@ export function keep_awake(told) {
     told(lock !== null);
   }
   document.addEventListener("visibilitychange", ask);
-  return {
-    held: () => lock !== null,
-    want(now) {
-      wanted = now;
-      if (now) ask();
-      else lock?.release();
-    },
+  return (now) => {
+    wanted = now;
+    if (now) ask();
+    else lock?.release();
   };
 }

@@ -33,6 +33,8 @@ BODY_BYTES = 64 << 10
 QUIET_S = 1.0
 # An idle stream says so, or whatever lies between the two may close it.
 IDLE_S = 15.0
+# So often it is looked whether the tab still listens: aiohttp does not tell.
+LOOK_S = 0.5
 
 _FILES = re.compile(r"[A-Za-z0-9_]+\.(html|js|css)")
 _OWN_FILES = re.compile(r"serve[A-Za-z0-9_]*\.(html|js|css)")
@@ -156,7 +158,7 @@ class ServePage(JobServer):
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         try:
             await response.prepare(request)
-            await _stream(response, stream)
+            await _stream(request, response, stream)
         except ConnectionError:
             pass
         finally:
@@ -233,15 +235,18 @@ async def _read(path: Path) -> bytes:
         raise RefusedError(404, "this file is not there any more") from None
 
 
-async def _stream(response: web.StreamResponse, events: Stream) -> None:
-    """Writes events until there are no more."""
-    coming = asyncio.ensure_future(events.get())
+async def _stream(request: web.Request, response: web.StreamResponse, events: Stream) -> None:
+    """Writes events until there are no more, or nobody listens."""
+    loop = asyncio.get_running_loop()
+    coming, spoken = asyncio.ensure_future(events.get()), loop.time()
     try:
-        while True:
+        while request.transport is not None:
             # Not wait_for: where both come at once it may lose the event.
-            done, _ = await asyncio.wait({coming}, timeout=IDLE_S)
+            done, _ = await asyncio.wait({coming}, timeout=LOOK_S)
             if not done:
-                await response.write(b": still here\n\n")
+                if loop.time() - spoken > IDLE_S:
+                    await response.write(b": still here\n\n")
+                    spoken = loop.time()
                 continue
             item = coming.result()
             if item is None:
@@ -249,6 +254,7 @@ async def _stream(response: web.StreamResponse, events: Stream) -> None:
             coming = asyncio.ensure_future(events.get())
             event, data = item
             await response.write(f"event: {event}\ndata: {data}\n\n".encode())
+            spoken = loop.time()
     finally:
         coming.cancel()
 

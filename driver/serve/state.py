@@ -23,10 +23,7 @@ class Hello(Record):
     """What the page says of its browser when it claims the session."""
 
     brands: tuple[Brand, ...] = Field(default=(), max_length=20)
-    system: str = Field(default="", max_length=80)
     cores: int = Field(default=1, ge=1, le=4096)
-    cross_origin_isolated: bool = False
-    wake_lock: bool = False
 
 
 class Wish(Record):
@@ -56,10 +53,9 @@ class FrameReport(Record):
 
 
 class Presence(Record):
-    """Whether the page is seen, and whether the screen is kept awake."""
+    """Whether the page is seen."""
 
     visible: bool
-    awake: bool = False
 
 
 # --------------------------------------------------------------------------- to the page
