@@ -16,10 +16,9 @@ from urllib.parse import urlsplit
 from driver.browser import BrowserFacts
 from driver.errors import SlotError
 from driver.machine import Host, OtherDevice
-from driver.records import PageEvent
+from driver.records import BY_HAND, PageEvent
 from driver.serve.state import Hello
 
-SOURCE = "by hand (driver serve)"
 # A stream that breaks off is opened again by the browser itself within a few seconds.
 LOST_S = 8.0
 CLOSE_S = 6.0
@@ -84,7 +83,7 @@ def facts_of(user_agent: str, hello: Hello, elsewhere: bool) -> BrowserFacts:
     return BrowserFacts(
         name=name,
         version=version,
-        source=SOURCE,
+        source=BY_HAND,
         executable=None,
         executable_sha256=None,
         argv=(),
