@@ -191,7 +191,8 @@ def _failed(run: Parts) -> Parts:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (_machine, "Another CPU"), (_browser, "chromium 144"), (_by_hand, "opened by hand"), (_corpus, "corpora"),
+        (_machine, "Another CPU"), (_browser, "chromium 144"), (_corpus, "corpora"),
+        (_by_hand, "opened by hand"),
         (_preset, "presets 'mini' and 'other'"), (_config, "lr 0.0003 and 0.001"),
         (_threads, "arm A is"), (_adapter, "adapters: architecture 'turing' and 'ampere'"),
         (_failed, "NEW's verdict is failed"),
