@@ -129,6 +129,7 @@ function fill_form({ arms, presets, wish }) {
   const lacking = [...arms, ...presets].filter(({ reason }) => reason !== null);
   lines(at("lacking"), lacking.map(({ name, reason }) => `${name}: ${reason}`));
   visible("lacking-part", lacking.length > 0);
+  at("lacking-part").open = arms.some(({ reason }) => reason !== null); // presets that are too large are no surprise
   at("start").disabled = !(at("preset").value && at("arm-a").value && at("arm-b").value);
 }
 
@@ -159,7 +160,8 @@ function show_run({ phase, run }) {
   at("live-arms").replaceChildren(...run.arms.map((arm) => live_arm(arm, place)));
   const curves = run.arms.map(({ side, name, curve }) => ({ side, name, points: curve }));
   visible("curve-figure", curves.some(({ points }) => points.length > 1));
-  if (!at("curve-figure").hidden) draw_curves(at("curve"), curves);
+  redraw = () => at("curve-figure").hidden || draw_curves(at("curve"), curves);
+  redraw();
   visible("blocks-part", run.order.length > 0);
   at("blocks").replaceChildren(...block_rows(run));
   lines(at("marks"), run.slots.flatMap(({ block, position, side, marks }) =>
@@ -167,6 +169,10 @@ function show_run({ phase, run }) {
   lines(at("plan"), [...run.said, ...run.plan]);
   visible("plan-part", run.said.length + run.plan.length > 0);
 }
+
+// A phone is turned, a window is made smaller: text in the picture keeps its size.
+let redraw = () => {};
+addEventListener("resize", () => redraw());
 
 const capital = (text) => `${text[0].toUpperCase()}${text.slice(1)} …`;
 const slot_words = ({ index, slots, block, blocks, side, arm }) =>
@@ -193,7 +199,7 @@ function live_arm({ side, name, canonical, step_ms, median_step_ms, loss }, plac
     step,
     make("p", { text: `Median so far ${figures(median_step_ms)} ms/step` }),
     make("p", { text: `Loss ${figures(loss)}` }),
-    make("p", { class: "muted", text: canonical }));
+    make("p", { class: "muted", text: canonical.replaceAll("+", " ") }));
 }
 
 function block_rows({ order, slots, place }) {
@@ -245,14 +251,15 @@ function show_result(result) {
 function result_arm({ side, name, canonical, step_ms, quartiles, gflops, windows, first_loss, last_loss, first_step_ms, compile_ms }) {
   const step = make("p", { class: "step", text: figures(step_ms) });
   step.append(" ", make("small", { text: "ms/step" }));
-  const spread = quartiles ? `quartiles ${figures(quartiles[0])} to ${figures(quartiles[1])}, ` : "";
+  const spread = quartiles ? `, quartiles ${figures(quartiles[0])} to ${figures(quartiles[1])}` : "";
   return make("div", { class: `arm ${letter(side)}` },
     make("h3", { text: `${side} ${name}` }),
     step,
-    make("p", { text: `Median of ${windows} windows, ${spread}${figures(gflops)} GFLOP/s` }),
+    make("p", { text: `Median of ${windows} windows${spread}` }),
+    ...(gflops === null ? [] : [make("p", { text: `${figures(gflops)} GFLOP/s` })]),
     make("p", { text: `Loss ${figures(first_loss)} to ${figures(last_loss)}` }),
     make("p", { text: `First step ${figures(first_step_ms)} ms, compile ${figures(compile_ms)} ms` }),
-    make("p", { class: "muted", text: canonical }));
+    make("p", { class: "muted", text: canonical.replaceAll("+", " ") }));
 }
 
 function show_earlier({ earlier, phase }) {

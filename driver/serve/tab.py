@@ -136,7 +136,8 @@ class Tab:
             )
         if self._stream:
             self._stream.put_nowait(None)
-        if load != self.load:
+        # A job that still waits for its frame is served by whichever page comes.
+        if load != self.load and self._path is not None:
             self._fail("the page was reloaded while a job ran in it")
             self._path = None
         if self._lost:
