@@ -10,7 +10,7 @@ from pathlib import Path
 
 from driver import store
 from driver.arms import ArmSpec
-from driver.browser import BrowserChoice
+from driver.browser import BrowserChoice, ChosenBrowser
 from driver.calibration import calibration_key, calibration_of, calibration_run
 from driver.corpus import Corpus
 from driver.errors import RunError
@@ -65,7 +65,7 @@ async def calibrate(
             ),
             out=request.out,
         )
-        data, _ = await run(wanted, choice, report)
+        data, _ = await run(wanted, ChosenBrowser(choice), report)
         kept = add(parse(data), fresh=request.fresh and index == 0)
     if kept is None:
         raise RunError("no calibration run was made")

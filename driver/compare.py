@@ -20,7 +20,16 @@ from typing import Literal
 from driver.errors import UsageError
 from driver.parity import ADAPTER_IDENTITY, SIDES
 from driver.power import t_quantile
-from driver.records import ArmPlan, Calibration, Change, ChangeWord, CompareReport, Receipt, Side
+from driver.records import (
+    BY_HAND,
+    ArmPlan,
+    Calibration,
+    Change,
+    ChangeWord,
+    CompareReport,
+    Receipt,
+    Side,
+)
 from driver.stats import CONFIDENCE, step_ms
 
 _SAME_MACHINE = ("cpu", "architecture", "cores_usable", "system")
@@ -134,11 +143,21 @@ def other_place(base: Receipt, new: Receipt) -> Iterator[str]:
             yield f"machines: {key} {one.machine.get(key)!r:.80} and {two.machine.get(key)!r:.80}"
     if browser_major(base) != browser_major(new):
         yield f"browsers {browser_major(base)!r:.60} and {browser_major(new)!r:.60}"
+    if _by_hand(base) != _by_hand(new):
+        yield (
+            "browsers: one was opened by hand, where all slots share a tab, the other started "
+            "afresh for every block"
+        )
     if any(arm.name == "webgpu" for arm in base.plan.arms):
         for key in ADAPTER_IDENTITY:
             first, second = ((found or {}).get(key) for found in (one.adapter, two.adapter))
             if first != second:
                 yield f"adapters: {key} {first!r:.80} and {second!r:.80}"
+
+
+def _by_hand(receipt: Receipt) -> bool:
+    """Measured in a person's own browser (`driver serve`)."""
+    return receipt.environment.browser.get("source") == BY_HAND
 
 
 def browser_major(receipt: Receipt) -> str:

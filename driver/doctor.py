@@ -86,7 +86,7 @@ async def examine(choice: BrowserChoice | None) -> DoctorReport:
         return DoctorReport(checks=tuple(checks), adapter=None)
     try:
         async with (
-            JobServer(port=choice.server_port) as server,
+            JobServer(site=choice.site) as server,
             BrowserSession(choice) as session,
         ):
             await session.reach(server.base_url)

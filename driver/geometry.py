@@ -40,7 +40,7 @@ async def run(
 
     Raises Unsupported where there is no adapter, and SlotError.
     """
-    async with JobServer(port=choice.server_port) as server, BrowserSession(choice) as session:
+    async with JobServer(site=choice.site) as server, BrowserSession(choice) as session:
         arm = resolve(request.spec, (await probe(session, server, [request.spec])).features)
         kernels = wgsl_texts(arm)
         found, adapter = [], {}

@@ -18,7 +18,7 @@ from driver import machine
 from driver.apart import gain, no_gain, page_count, run_products, tiles_of
 from driver.arms import TILE_OF, ArmSpec, Value, canonical, resolve, with_choices
 from driver.axes import Step, axis_of, steps
-from driver.browser import BrowserChoice, BrowserSession
+from driver.browser import BrowserChoice, BrowserSession, ChosenBrowser
 from driver.corpus import Corpus
 from driver.errors import ArmError, DriverError, Interrupted, SlotError, Unsupported, UsageError
 from driver.host import Host
@@ -180,7 +180,7 @@ async def run(
 async def prepare(request: Request, choice: BrowserChoice, report: Reporter) -> Climb:
     """The rungs, every choice made: what runs here, one choice of tiles, the products apart."""
     config = request.preset.model
-    async with JobServer(port=choice.server_port) as server, BrowserSession(choice) as session:
+    async with JobServer(site=choice.site) as server, BrowserSession(choice) as session:
         report.phase("asking the browser what it can do", 1)
         # The threads' own ladder goes up to all of them, whatever number measures best.
         probed = await probe(session, server, () if request.axis == "threads" else (request.arm,))
@@ -353,7 +353,9 @@ async def climb_pair(
         partial.append(measured(blank, parse(data), path, Interrupted.exit_code))
 
     try:
-        data, path = await run_pair(wanted, choice, report, on_partial, weights.__setitem__)
+        data, path = await run_pair(
+            wanted, ChosenBrowser(choice), report, on_partial, weights.__setitem__
+        )
         receipt = parse(data)
         evidence.append(Evidence(blank.before, blank.after, receipt, weights))
         pairs.append(measured(blank, receipt, path, exit_code(receipt)))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from driver.browser import BrowserSession, Page
+from driver.browser import OpenPage, Session
 from driver.errors import SlotError, Unsupported
 from driver.records import Job, JobResult, OpResult, PageEvent, PageFailure, Progress
 from driver.server import JobHandle, JobServer
@@ -77,7 +77,7 @@ def expect_result(outcome: JobOutcome, failed: str, arm: str) -> JobOutcome:
 
 
 async def run_job(
-    session: BrowserSession,
+    session: Session,
     server: JobServer,
     job: Job,
     *,
@@ -121,7 +121,7 @@ async def run_job(
 
 
 async def _answer(
-    page: Page, handle: JobHandle, deadline_s: float
+    page: OpenPage, handle: JobHandle, deadline_s: float
 ) -> tuple[JobResult | None, PageFailure | None]:
     """The page's result, or why there is none."""
     answer: asyncio.Future[Any] = asyncio.ensure_future(handle.result())
@@ -161,10 +161,18 @@ def _hang(handle: JobHandle, deadline_s: float, events: list[PageEvent]) -> str:
 
 
 def _hidden(result: JobResult | None) -> Iterable[PageEvent]:
-    if result and (result.page.hidden_events or result.page.visibility != "visible"):
-        page = result.page
+    if result is None:
+        return
+    page = result.page
+    if page.hidden_events or page.visibility != "visible":
         message = f"{page.hidden_events} times hidden, at the end {page.visibility}"
         yield PageEvent(kind="hidden", message=message)
+    if page.frozen_events or page.stalled_ms:
+        message = (
+            f"frozen {page.frozen_events} times; its clock was left alone for "
+            f"{page.stalled_ms / 1000:.1f} s longer than asked: throttled, or the device slept"
+        )
+        yield PageEvent(kind="frozen", message=message)
 
 
 def _first_fatal(events: Iterable[PageEvent]) -> PageFailure | None:

@@ -18,7 +18,7 @@ from driver.arms import (
     with_choices,
 )
 from driver.aside import aside
-from driver.browser import BrowserSession
+from driver.browser import Session
 from driver.errors import ArmError, SlotError, Unsupported, UsageError
 from driver.host import Host, host_of
 from driver.jobs import (
@@ -106,9 +106,7 @@ class Prepared:
     variants: tuple[VariantTrial, ...] = ()
 
 
-async def probe(
-    session: BrowserSession, server: JobServer, specs: Sequence[ArmSpec] = ()
-) -> Probed:
+async def probe(session: Session, server: JobServer, specs: Sequence[ArmSpec] = ()) -> Probed:
     """Asks a page, from inside a worker, what this browser can do. Raises SlotError, and
     Unsupported where no page of this driver can work in it.
 
@@ -124,8 +122,9 @@ async def probe(
     if not features.get("secure_context"):
         raise Unsupported(
             f"{session.facts.name} {session.facts.version} does not take the driver's page, served "
-            "on loopback, for a secure one: it has no hashing, no shared memory and no WebGPU "
-            "there. Use a browser of Chromium's family or Firefox"
+            "over plain HTTP, for a secure one: it has no hashing, no shared memory and no WebGPU "
+            "there. Use a browser of Chromium's family or Firefox, or open the page by hand over "
+            "HTTPS: driver serve --lan"
         )
     threads, cpu_roofline, host = None, None, host_of(session.facts, features)
     features["usable_threads"] = host.cores
@@ -154,7 +153,7 @@ class Preparation:
 
     def __init__(
         self,
-        session: BrowserSession,
+        session: Session,
         server: JobServer,
         maker: JobMaker,
         workload: Workload,

@@ -62,7 +62,7 @@ async def in_browser(
     on_progress: OnProgress | None = None,
 ) -> Result:
     """The case on an arm of the page. Raises Unsupported and SlotError."""
-    async with JobServer(port=choice.server_port) as server, BrowserSession(choice) as session:
+    async with JobServer(site=choice.site) as server, BrowserSession(choice) as session:
         arm = resolve(spec, (await probe(session, server, [spec])).features)
         maker = JobMaker(server, case.config)
         initial, _ = maker.state("initial", {"param": flatten(case.config, case.state)})

@@ -12,7 +12,7 @@ from typing import Any
 from driver import machine, store
 from driver.arms import ArmSpec
 from driver.aside import GoOn, aside
-from driver.browser import BrowserChoice, BrowserSession
+from driver.browser import Browser
 from driver.corpus import Corpus
 from driver.errors import UsageError
 from driver.host import FAR, state_record
@@ -26,7 +26,6 @@ from driver.records import Receipt
 from driver.reference import Tensors
 from driver.replicas import REPLICAS
 from driver.report import html
-from driver.server import JobServer
 from driver.slots import Blocks, OnWeights
 from driver.workload import Workload, reference_curve, with_band
 
@@ -48,7 +47,7 @@ OnReceipt = Callable[[dict[str, Any], Path], None]
 
 async def run(
     request: Request,
-    choice: BrowserChoice,
+    browser: Browser,
     report: Reporter,
     on_partial: OnReceipt = lambda *_: None,
     on_weights: OnWeights = lambda *_: None,
@@ -64,14 +63,14 @@ async def run(
     machine.machine_facts()  # takes a second, once: not beside the browser
     others = await asyncio.to_thread(machine.others_cpu)  # before anything of ours runs
     state = machine.machine_state()
-    if not choice.endpoint:
+    if browser.here:
         check_memory(request.preset, state.memory_available_bytes)
     report.phase("drawing the weights", 1)
     workload = Workload.draw(request.preset, request.corpus, request.seed)
 
-    async with JobServer(port=choice.server_port) as server:
+    async with browser.server() as server:
         maker = JobMaker(server, workload.config)
-        async with BrowserSession(choice) as session:
+        async with browser.session() as session:
             report.phase("asking the browser what it can do", 1)
             probed = await probe(session, server, request.arms)
             if probed.host.remote:
@@ -121,7 +120,7 @@ async def run(
         if measured.parity_holds():
             tokens, _ = maker.tokens(workload.batches(shape.longest))
             blocks = Blocks(
-                choice, report, server, maker, preparation.initial, tokens,
+                browser, report, server, maker, preparation.initial, tokens,
                 (a.arm, b.arm), checkpoints, measured, on_weights,
             )  # fmt: skip
             try:

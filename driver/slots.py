@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from driver.arms import given_losses
-from driver.browser import BrowserChoice, BrowserSession
+from driver.browser import Browser, Session
 from driver.jobs import (
     JobMaker,
     curve,
@@ -52,7 +52,7 @@ OnWeights = Callable[[Side, State], None]
 class Blocks:
     """Runs the plan's blocks and adds what they give to `measured`."""
 
-    choice: BrowserChoice
+    browser: Browser
     report: Reporter
     server: JobServer
     maker: JobMaker
@@ -66,15 +66,16 @@ class Blocks:
 
     async def run(self) -> None:
         """All blocks, each in a fresh browser after an unrecorded priming slot."""
-        self.report.slots(_labels(self.measured.plan))
+        self.report.slots(_labels(self.measured.plan), self.measured.plan)
         for block, order in enumerate(self.measured.plan.order):
             if block >= self._planned():
                 break
-            async with BrowserSession(self.choice) as session:
+            async with self.browser.session() as session:
                 await self._prime(session)
                 for position, side in enumerate(order):
                     slot = await self._slot(session, block, position, side)
                     self.measured.slots.append(slot)
+                    self.report.slot_ended(slot)
                     if slot.status == "failed":
                         return
         await self._check_ends()
@@ -82,7 +83,7 @@ class Blocks:
     def _planned(self) -> int:
         return planned_blocks(self.measured.plan, self.measured.slots)
 
-    async def _prime(self, session: BrowserSession) -> None:
+    async def _prime(self, session: Session) -> None:
         """The first page of a process is slower: the cheaper arm runs once, unrecorded."""
         a, b = self.measured.plan.arms
         which = 0 if a.estimated_step_ms <= b.estimated_step_ms else 1
@@ -90,7 +91,7 @@ class Blocks:
         name = f"prime-{len(self.measured.slots)}"
         await self._job(session, name, which, [open_op(), train_op(1, "prime")])
 
-    async def _slot(self, session: BrowserSession, block: int, position: int, side: Side) -> Slot:
+    async def _slot(self, session: Session, block: int, position: int, side: Side) -> Slot:
         plan, index = self.measured.plan, 4 * block + position
         which = 0 if side == "A" else 1
         arm = plan.arms[which]
@@ -132,7 +133,7 @@ class Blocks:
             self.report.phase(f"parameters of {arm.side} {arm.name} at step {steps}", steps)
             program = [open_op(), *train_ops(steps, arm.steps_per_window, "end")]
             program.append(read_op("param", "param"))
-            async with BrowserSession(self.choice) as session:
+            async with self.browser.session() as session:
                 outcome = await self._job(session, f"end-{arm.side}", which, program)
             self._compare_end(which, outcome, steps, None)
 
@@ -149,9 +150,7 @@ class Blocks:
         a, b = self.measured.parity
         self.measured.parity = (found, b) if which == 0 else (a, found)
 
-    async def _job(
-        self, session: BrowserSession, name: str, which: int, program: list[Op]
-    ) -> JobOutcome:
+    async def _job(self, session: Session, name: str, which: int, program: list[Op]) -> JobOutcome:
         plan = self.measured.plan
         planned, arm = plan.arms[which], self.arms[which]
         if arm.name == "null":

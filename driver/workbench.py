@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from driver.arms import AUTO, GPU_TILES, TILE_OF, TILES, ArmSpec
-from driver.browser import BrowserSession
+from driver.browser import Session
 from driver.draws import normals
 from driver.errors import SlotError
 from driver.jobs import NO_MODEL, JobMaker, kernel_op, open_op, roofline_op
@@ -28,7 +28,7 @@ WORTHWHILE = 0.02
 class Workbench:
     """Asks one page per question; a job there has no model, so its memory is the kernels' own."""
 
-    def __init__(self, session: BrowserSession, server: JobServer, deadline_s: float) -> None:
+    def __init__(self, session: Session, server: JobServer, deadline_s: float) -> None:
         self._session = session
         self._server = server
         self._maker = JobMaker(server, NO_MODEL)

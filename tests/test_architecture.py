@@ -67,6 +67,7 @@ ORDER = [
     "report",
     "history",
     "run",
+    "serve",  # the same by hand, in a person's own browser
     "reproduce",  # a receipt's run again, and whether it agrees
     "calibrate",  # several runs of an arm against itself
     "ladder",  # several runs, a rung apart

@@ -19,7 +19,7 @@ from driver.calibration import (
 from driver.compare import changes_of, compare_receipts, larger
 from driver.errors import UsageError
 from driver.receipt import examine, parse
-from driver.records import Calibration, CalibrationRun, Receipt, Slot
+from driver.records import BY_HAND, Calibration, CalibrationRun, Receipt, Slot
 
 MARGIN = 0.02
 
@@ -153,6 +153,10 @@ def _machine(run: Parts) -> Parts:
     return run.with_environment(machine=run.environment.machine | {"cpu": "Another CPU"})
 
 
+def _by_hand(run: Parts) -> Parts:
+    return run.with_environment(browser=run.environment.browser | {"source": BY_HAND})
+
+
 def _browser(run: Parts) -> Parts:
     return run.with_environment(browser=run.environment.browser | {"version": "144.0.0"})
 
@@ -188,6 +192,7 @@ def _failed(run: Parts) -> Parts:
     ("change", "said"),
     [
         (_machine, "Another CPU"), (_browser, "chromium 144"), (_corpus, "corpora"),
+        (_by_hand, "opened by hand"),
         (_preset, "presets 'mini' and 'other'"), (_config, "lr 0.0003 and 0.001"),
         (_threads, "arm A is"), (_adapter, "adapters: architecture 'turing' and 'ampere'"),
         (_failed, "NEW's verdict is failed"),

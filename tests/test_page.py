@@ -521,12 +521,22 @@ async def test_a_harmless_warning_is_recorded(session: BrowserSession, tmp_path:
 
 
 async def test_a_page_that_was_hidden_says_so(session: BrowserSession, tmp_path: Path) -> None:
-    main = (WEB / "main.js").read_text()
-    assert main.count("hidden_events = 0") == 1
-    files = {"main.js": main.replace("hidden_events = 0", "hidden_events = 1")}
+    presence = (WEB / "presence.js").read_text()
+    assert presence.count("hidden_events: 0") == 1
+    files = {"presence.js": presence.replace("hidden_events: 0", "hidden_events: 1")}
     outcome = await run_with(session, tmp_path, files, OPEN)
     assert outcome.status == "ok"
     assert [event.kind for event in outcome.events] == ["hidden"]
+
+
+async def test_a_page_that_stood_still_says_so(session: BrowserSession, tmp_path: Path) -> None:
+    """The clock that looks at itself, with a limit that every machine exceeds."""
+    presence = (WEB / "presence.js").read_text()
+    assert presence.count("const STALL_MS = 5000;") == 1
+    files = {"presence.js": presence.replace("STALL_MS = 5000", "STALL_MS = -1")}
+    outcome = await run_with(session, tmp_path, files, OPEN, train(1))
+    assert outcome.status == "ok"
+    assert [event.kind for event in outcome.events] == ["frozen"]
 
 
 async def test_windows_hold_no_requests(session: BrowserSession, tmp_path: Path) -> None:

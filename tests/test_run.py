@@ -18,8 +18,7 @@ from terminals import Terminal
 
 from driver import cli, jobs, machine, presets, report, store, workbench
 from driver import plan as plan_module
-from driver import run as run_module
-from driver.browser import opening
+from driver.browser import opening, session
 from driver.errors import UsageError
 from driver.jobs import JobMaker
 from driver.layout import WEB
@@ -306,7 +305,7 @@ def test_a_model_that_is_too_large_for_the_reference(
             assert bench.count(constant) == 1
             bench = bench.replace(constant, small)
         (web / "bench.js").write_text(bench)
-        monkeypatch.setattr(run_module, "JobServer", lambda **given: JobServer(web, **given))
+        monkeypatch.setattr(session, "JobServer", lambda **given: JobServer(web, **given))
     code, (receipt,), printed = run("--arms", "wasm64,wasm64:threads=1")
     assert code == 0
     assert receipt["verdict"]["status"] == "unqualified"

@@ -25,7 +25,6 @@ from test_run import RunPreset, gates
 from test_run import run as run_driver  # noqa: F401
 
 from driver import layout, rebuild
-from driver import run as run_module
 from driver.arms import OPTIONS
 from driver.browser import session
 from driver.jobs import JobMaker
@@ -555,7 +554,7 @@ def test_a_software_adapter_under_another_name(
     assert text.count("webgl_renderer: webgl_renderer()") == 1
     text = text.replace("webgl_renderer: webgl_renderer()", f'webgl_renderer: "{LYING_RENDERER}"')
     (web / "probe.js").write_text(text)
-    monkeypatch.setattr(run_module, "JobServer", lambda **given: JobServer(web, **given))
+    monkeypatch.setattr(session, "JobServer", lambda **given: JobServer(web, **given))
     devices = ({"vendorId": 0x10DE, "deviceId": 0x2206, "deviceString": "GeForce RTX 3080"},)
     real = session.learn
 

@@ -4,15 +4,12 @@
 // the worker, an error or a rejection here. What was measured until then is posted with it.
 
 import { describe } from "./errors.js";
+import { watch_presence } from "./presence.js";
 
 const id = new URLSearchParams(location.search).get("job");
 const posts = `jobs/${encodeURIComponent(id)}`;
 
-let hidden_events = 0;
-document.addEventListener("visibilitychange", () => {
-  if (document.visibilityState === "hidden") hidden_events += 1;
-});
-
+const presence = watch_presence();
 let worker = null;
 let ended = false;
 const measured = []; // results of the instructions that finished
@@ -35,8 +32,7 @@ function end({ error = null, ran = {}, memory = {}, adapter = null }) {
       user_agent: navigator.userAgent,
       cross_origin_isolated: self.crossOriginIsolated,
       ...facts,
-      visibility: document.visibilityState,
-      hidden_events,
+      ...presence(),
     },
   };
   post(result);

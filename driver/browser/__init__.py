@@ -10,15 +10,20 @@ from driver.browser.find import (
     find_browser,
     setup_browser,
 )
-from driver.browser.session import BrowserSession, Page
+from driver.browser.pages import Browser, OpenPage, Session
+from driver.browser.session import BrowserSession, ChosenBrowser, Page
 
 __all__ = [
     "FOUND",
     "NAMES",
+    "Browser",
     "BrowserChoice",
     "BrowserFacts",
     "BrowserSession",
+    "ChosenBrowser",
+    "OpenPage",
     "Page",
+    "Session",
     "Wanted",
     "elsewhere",
     "find_browser",

@@ -23,11 +23,11 @@ FAR = "the browser's process is not one of this machine"
 
 
 class BrowserFacts(Record):
-    """What was really started, or was running; `unknown` says why a field is null or empty."""
+    """What was really started, or was running."""
 
     name: str
     version: str
-    engine: Engine = "chromium"
+    engine: Engine | Literal["unknown"] = "chromium"
     source: str
     executable: str | None
     executable_sha256: str | None
@@ -45,6 +45,7 @@ class BrowserFacts(Record):
     process: Literal["fresh", "kept", "unknown"] = "fresh"
     """Started for this session alone; running before and after it; or a server decides."""
     unknown: dict[str, str] = {}
+    """Why a field is null or empty, or what else could not be seen."""
 
 
 async def learn(

@@ -22,6 +22,7 @@ from playwright.sync_api import sync_playwright
 
 from driver.errors import BrowserMissing, UsageError
 from driver.records import Record
+from driver.server import Site
 
 ENVIRONMENT = "DRIVER_BROWSER"
 Engine = Literal["chromium", "firefox", "webkit"]
@@ -83,6 +84,11 @@ class BrowserChoice(Record):
     headed: bool = False
     server_port: int = 0
     """Port on which the driver serves its page; 0 is any free one."""
+
+    @property
+    def site(self) -> Site:
+        """Where the driver serves its page."""
+        return Site(port=self.server_port)
 
     @property
     def endpoint(self) -> str | None:

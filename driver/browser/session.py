@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -27,6 +28,7 @@ from driver.browser.find import BrowserChoice
 from driver.browser.opening import open_browser, unreachable
 from driver.errors import SlotError
 from driver.records import PageEvent
+from driver.server import JobServer
 
 _CLOSE_S = 6.0
 _PROFILE = re.compile(r"playwright_(chromium|firefox|webkit)dev_profile-")
@@ -148,6 +150,26 @@ class BrowserSession:
         if self._profile and _PROFILE.match(self._profile.name):
             shutil.rmtree(self._profile, ignore_errors=True)
         self._browser = self._playwright = self._process = None
+
+
+@dataclass(frozen=True)
+class ChosenBrowser:
+    """A run's browser that the driver starts, or connects to: a new session for every block."""
+
+    choice: BrowserChoice
+
+    @property
+    def here(self) -> bool:
+        """Whether it surely takes this machine's memory."""
+        return not self.choice.endpoint
+
+    def server(self) -> JobServer:
+        """The run's own."""
+        return JobServer(site=self.choice.site)
+
+    def session(self) -> BrowserSession:
+        """A fresh process of it where it is started here."""
+        return BrowserSession(self.choice)
 
 
 class Page:

@@ -4,13 +4,14 @@ import io
 import os
 import sys
 
-from driver.cli import bench, evidence, history, lists, machine, receipts, run
+from driver.cli import bench, evidence, history, lists, machine, receipts, run, serve
 from driver.cli.frame import app
 from driver.errors import DriverError, Interrupted, UsageError
 
 # Every command, in the order of the help.
 for name, command in (
     ("run", run.run),
+    ("serve", serve.serve),
     ("replay", run.replay),
     ("kernels", bench.kernels_command),
     ("geometry", bench.geometry_command),

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from driver import calibrate, compare, history, presets, report, reproduce, store
-from driver.browser import FOUND, Wanted
+from driver.browser import FOUND, ChosenBrowser, Wanted
 from driver.cli import complete
 from driver.cli.frame import (
     BlocksOption,
@@ -91,7 +91,10 @@ def reproduce_command(
     check_threads(request.arms)
     check_places(out)
     data, path = measured(
-        browser, quiet, plain, lambda choice, reporter: run_preset(request, choice, reporter)
+        browser,
+        quiet,
+        plain,
+        lambda choice, reporter: run_preset(request, ChosenBrowser(choice), reporter),
     )
     new = parse(data)
     found = reproduce.judge(base, new, path.name, limit, known_noise(new, base))

@@ -16,7 +16,7 @@ from driver import (
 )
 from driver import replay as replays
 from driver.arms import ArmSpec, parse_arms
-from driver.browser import FOUND, Wanted
+from driver.browser import FOUND, ChosenBrowser, Wanted
 from driver.cases import Case, write_result
 from driver.cli import complete
 from driver.cli.frame import (
@@ -102,20 +102,20 @@ def run(
 
     Example: driver run --preset small --arms wasm,webgpu --budget 3m
     """
-    requests = _requests(
+    requests = requests_for(
         preset, arms, pin, blocks, seed, corpus_file, out, require,
         Purpose(0, 0.0, require == "hardware", question, tracking_url, profile), budget,
     )  # fmt: skip
     check_places(out)
     codes, rows, documents = [0], [], []
     with Reporter(quiet, plain) as reporter:
-        choice = browser_for(browser, reporter.say)
+        chosen = ChosenBrowser(browser_for(browser, reporter.say))
         for index, request in enumerate(requests):
             receipt = None
             if len(requests) > 1:
                 reporter.part(f"preset {request.preset.name}, {index + 1} of {len(requests)}")
             try:
-                data, path = interruptible(run_preset(request, choice, reporter))
+                data, path = interruptible(run_preset(request, chosen, reporter))
                 receipt = parse(data)
                 documents.append(data)
                 codes.append(exit_code(receipt))
@@ -205,7 +205,7 @@ def _problem(
     return replays.preset_case(preset, corpus_for(preset, (spec,), corpus_file), steps, seed)
 
 
-def _requests(
+def requests_for(
     preset_names: str,
     arms: str,
     pin: Path | None,

@@ -37,7 +37,7 @@ class Request:
 async def run(request: Request, choice: BrowserChoice, say: Callable[[str], None]) -> KernelReport:
     """Checks every kernel, then times those that are right. Raises Unsupported and SlotError."""
     before = machine.machine_state()
-    async with JobServer(port=choice.server_port) as server, BrowserSession(choice) as session:
+    async with JobServer(site=choice.site) as server, BrowserSession(choice) as session:
         measured = [request.spec] if request.op == "fork" else []
         probed = await probe(session, server, measured)
         features, host = probed.features, probed.host

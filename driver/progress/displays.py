@@ -21,7 +21,7 @@ REFRESHES_HZ = 2.0
 
 
 class Display(Protocol):
-    """Shows a state. All of it goes to stderr."""
+    """Shows a state; on a terminal all of it goes to stderr."""
 
     def start(self, state: State) -> None:
         """Begin to show the state, which changes from now on."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from driver.records import Side
+from driver.records import Plan, Side, Slot
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,9 @@ class ArmNow:
     windows_ms: list[float] = field(default_factory=list)
     """ms/step of every window so far, over all slots."""
     loss: float | None = None
+    curve: list[tuple[int, float]] = field(default_factory=list)
+    """Step, counted from 1, and loss in the arm's newest slot: as far as they were reported, and
+    every step once the slot has ended."""
 
     @property
     def last_ms(self) -> float | None:
@@ -57,6 +60,10 @@ class State:
     phase_began: float = field(default_factory=time.monotonic)
     arms: dict[Side, ArmNow] = field(default_factory=dict)
     """Both sides from the first block of a run on."""
+    plan: Plan | None = None
+    """The run's, as long as `arms` are there."""
+    ended: list[Slot] = field(default_factory=list)
+    """Its slots that are over, well or not."""
     slot: SlotNow | None = None
     """None in phases that are no slot."""
     slots_done: float = 0.0

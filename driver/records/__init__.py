@@ -59,6 +59,7 @@ from driver.records.page import (
 from driver.records.precision import PrecisionCheck, PrecisionReport, PrecisionRung, Quality
 from driver.records.profile import OpSamples, Profile, ProfileOp, ProfileSamples
 from driver.records.receipt import (
+    BY_HAND,
     AdapterRule,
     ArmParity,
     ArmPlan,
@@ -100,6 +101,7 @@ from driver.records.receipt import (
 )
 
 __all__ = [
+    "BY_HAND",
     "AdapterRule",
     "Agreement",
     "Apart",

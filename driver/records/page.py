@@ -226,6 +226,7 @@ class PageEvent(Record):
         "crash",
         "disconnected",
         "hidden",
+        "frozen",
     ]
     message: str
 
@@ -267,6 +268,8 @@ class PageFacts(Record):
     timer_step_ms: Number | None
     visibility: str
     hidden_events: int = 0
+    frozen_events: int = 0
+    stalled_ms: Number = 0.0
 
 
 class JobResult(Record):

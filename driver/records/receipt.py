@@ -14,6 +14,8 @@ GateClass = Literal["blocking", "qualifying"]
 GateStatus = Literal["pass", "fail", "unknown", "not-applicable"]
 VerdictStatus = Literal["qualified", "unqualified", "failed"]
 Word = Literal["faster", "slower", "equivalent", "unsure"]
+# `environment.browser.source` of a browser that a person opened.
+BY_HAND = "by hand (driver serve)"
 
 
 class CorpusFacts(Record):

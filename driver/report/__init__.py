@@ -13,7 +13,7 @@ from driver.report.kernels import kernels
 from driver.report.ladder import ladder, ladder_losses
 from driver.report.markdown import markdown
 from driver.report.receipt import curve_over_presets, svg, text
-from driver.report.words import doubts, verdict_line
+from driver.report.words import Hero, doubts, hero, how_opened, verdict_line
 
 if TYPE_CHECKING:
     from driver.report import trend
@@ -21,6 +21,7 @@ else:  # it needs matplotlib, which takes a third of a second to import
     trend = later("driver.report.trend")
 
 __all__ = [
+    "Hero",
     "added",
     "against",
     "against_markdown",
@@ -30,6 +31,8 @@ __all__ = [
     "curve_over_presets",
     "doubts",
     "geometry",
+    "hero",
+    "how_opened",
     "html",
     "junit",
     "kernels",

@@ -16,7 +16,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from driver.later import later
-from driver.receipt import Examination, from_the_faster_side
+from driver.receipt import Examination
 from driver.records import ArmPlan, ArmSummary, Gate, Receipt, Roofline, Slot
 from driver.report.historical import comparison_text
 from driver.report.profile import PROFILE_HEADINGS, profile_notes, profile_rows
@@ -26,9 +26,9 @@ from driver.report.words import (
     curve_lines,
     doubts,
     estimate_lines,
-    faster_arm,
     first_known,
-    own_options,
+    hero,
+    how_opened,
     peak_gflops,
     quartiles_text,
     reached_gflops,
@@ -70,7 +70,8 @@ def html(receipt: Receipt, check: Examination | None = None) -> str:
         r=receipt,
         doubt=doubts(check),
         arms=[_arm(receipt, arm) for arm in receipt.plan.arms],
-        hero=_hero(receipt),
+        hero=hero(receipt),
+        opened=how_opened(receipt.environment.browser),
         figures={
             "ratio": figures.ratio(receipt),
             "slots": figures.slots(receipt),
@@ -108,39 +109,6 @@ def _arm(receipt: Receipt, arm: ArmPlan) -> _Arm:
 
 
 # --------------------------------------------------------------------------- the first screen
-
-
-@dataclass(frozen=True)
-class _Hero:
-    """The answer in one figure and one line; the headline beside it has the exact claim."""
-
-    figure: str
-    line: str
-    detail: str
-
-
-def _hero(receipt: Receipt) -> _Hero:
-    estimate, found = receipt.comparison.estimate, faster_arm(receipt)
-    if receipt.verdict.status == "failed" or found is None:
-        return _Hero("no claim", "This run shows nothing about speed.", estimate.reason or "")
-    fast, slow, times = found
-    one, other = _named(receipt, fast), _named(receipt, slow)
-    _, low, high = from_the_faster_side(estimate)
-    interval = f"95% interval {low:.3g} to {high:.3g}" if low and high else "no interval"
-    basis = f"{interval}, {estimate.blocks} block{'' if estimate.blocks == 1 else 's'}"
-    if estimate.word == "unsure":
-        detail = f"{times} times as fast in the mean, {basis}"
-        return _Hero("unsure", f"whether {one} is faster than {other}", detail)
-    if estimate.word == "equivalent":
-        line = f"{one} and {other} take the same time within {receipt.plan.margin:.0%}"
-        return _Hero("the same", line, f"{times} times as fast in the mean, {basis}")
-    return _Hero(f"{times}×", f"{one} trained {times} times as fast as {other}", basis)
-
-
-def _named(receipt: Receipt, arm: ArmPlan) -> str:
-    """`B wasm`, with what sets it apart where the other arm has that name too and it is short."""
-    own = own_options(receipt.plan.arms)["AB".index(arm.side)]
-    return f"{arm.side} {arm.name}" + (f" ({own})" if 0 < len(own) <= 60 else "")
 
 
 # What a reader looks for comes first, in words for a sentence.

@@ -28,6 +28,7 @@ from driver.report.words import (
     curve_lines,
     estimate_lines,
     first_known,
+    how_opened,
     interval_text,
     quartiles_text,
     roofline_share,
@@ -76,6 +77,11 @@ def _page(console: Console, receipt: Receipt) -> None:
             write_line(console, f"   {line}")
     if receipt.environment.threads:
         write_line(console, f"threads: {receipt.environment.threads.reason}")
+    opened = how_opened(receipt.environment.browser)
+    if opened:
+        write_line(console, f"browser: {receipt.environment.browser['source']}")
+    for line in opened:
+        write_line(console, f"   {line}")
     console.print()
     console.print(_arms_table(receipt))
     console.print()

@@ -1,11 +1,12 @@
 """A receipt's findings in plain words, the same for every kind of report."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 from driver.receipt import Examination, from_the_faster_side
-from driver.records import ArmPlan, ArmSummary, Estimate, Receipt, Side, Slot
+from driver.records import BY_HAND, ArmPlan, ArmSummary, Estimate, Receipt, Side, Slot
 from driver.report.terminal import number_text, small_text
 from driver.tensors import executed_flops
 
@@ -173,6 +174,40 @@ def faster_arm(receipt: Receipt) -> tuple[ArmPlan, ArmPlan, str] | None:
     return fast, slow, f"{times:.3g}"
 
 
+@dataclass(frozen=True)
+class Hero:
+    """The answer in one figure and one line; the headline beside it has the exact claim."""
+
+    figure: str
+    line: str
+    detail: str
+
+
+def hero(receipt: Receipt) -> Hero:
+    """What the run found, for the first screen."""
+    estimate, found = receipt.comparison.estimate, faster_arm(receipt)
+    if receipt.verdict.status == "failed" or found is None:
+        return Hero("no claim", "This run shows nothing about speed.", estimate.reason or "")
+    fast, slow, times = found
+    one, other = _named(receipt, fast), _named(receipt, slow)
+    _, low, high = from_the_faster_side(estimate)
+    interval = f"95% interval {low:.3g} to {high:.3g}" if low and high else "no interval"
+    basis = f"{interval}, {estimate.blocks} block{'' if estimate.blocks == 1 else 's'}"
+    if estimate.word == "unsure":
+        detail = f"{times} times as fast in the mean, {basis}"
+        return Hero("unsure", f"whether {one} is faster than {other}", detail)
+    if estimate.word == "equivalent":
+        line = f"{one} and {other} take the same time within {receipt.plan.margin:.0%}"
+        return Hero("the same", line, f"{times} times as fast in the mean, {basis}")
+    return Hero(f"{times}×", f"{one} trained {times} times as fast as {other}", basis)
+
+
+def _named(receipt: Receipt, arm: ArmPlan) -> str:
+    """`B wasm`, with what sets it apart where the other arm has that name too and it is short."""
+    own = own_options(receipt.plan.arms)["AB".index(arm.side)]
+    return f"{arm.side} {arm.name}" + (f" ({own})" if 0 < len(own) <= 60 else "")
+
+
 def own_options(arms: Sequence[ArmPlan]) -> tuple[str, ...]:
     """What sets two arms of the same name apart, `mm_da=naive` each; empty for other names."""
     a, b = arms
@@ -205,6 +240,23 @@ def interval_text(estimate: Estimate) -> str:
 def _mebibytes(value: object) -> str:
     """A size from a page, which may have said anything."""
     return f"{value / 2**20:.1f} MiB" if isinstance(value, int | float) else repr(value)
+
+
+def how_opened(browser: Mapping[str, Any]) -> list[str]:
+    """How a run in a browser that a person opened differs from others, and what nobody could tell
+    of it; nothing of other browsers. `browser` is a receipt's `environment.browser`."""
+    if browser.get("source") != BY_HAND:
+        return []
+    reasons: dict[str, list[str]] = {}
+    unknown = browser.get("unknown")
+    for name, reason in (unknown if isinstance(unknown, Mapping) else {}).items():
+        reasons.setdefault(str(reason), []).append(str(name).replace("_", " "))
+    return [
+        "every job runs in a fresh frame with a fresh worker of one tab; blocks start no fresh "
+        "browser process, so compile times may be those of a warm cache, and slots share the tab's "
+        "memory",
+        *(f"not known: {', '.join(names)} ({reason})" for reason, names in reasons.items()),
+    ]
 
 
 def first_known(values: Iterable[float | None]) -> float | None:

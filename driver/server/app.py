@@ -1,9 +1,9 @@
 """The HTTP side: routes, what is admitted, headers, bodies.
 
-It listens on 127.0.0.1, on a free port unless one is given. Everything lies under a random token; a
-request must name this host, and come from this origin or none. A page can post only what its job's
-program announces. Requests that break these rules are refused and recorded as events of the job
-that they name.
+It listens where its site says: on 127.0.0.1 and a free port, if nothing else is asked for.
+Everything lies under a random token; a request must name this host, and come from this origin or
+none. A page can post only what its job's program announces. Requests that break these rules are
+refused and recorded as events of the job that they name.
 """
 
 import hashlib
@@ -12,7 +12,9 @@ import logging
 import os
 import re
 import secrets
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -29,6 +31,7 @@ RESULT_BYTES = 64 << 20
 PROGRESS_BYTES = 4 << 20
 
 _MIME = {
+    ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".json": "application/json",
@@ -36,7 +39,8 @@ _MIME = {
     ".wgsl": "text/plain; charset=utf-8",
 }
 _OCTETS = "application/octet-stream"
-_PAGE_FILE = re.compile(r"[A-Za-z0-9_]+\.(html|js)")
+# The page of a job. What begins with `serve` belongs to the page of `driver serve` around it.
+_PAGE_FILE = re.compile(r"(?!serve)[A-Za-z0-9_]+\.(html|js)")
 _JOB_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 
 _HEADERS = {
@@ -60,30 +64,55 @@ _log.addHandler(logging.NullHandler())
 _log.propagate = False
 
 
+@dataclass(frozen=True)
+class Site:
+    """Where a server listens, and the names by which it may be called."""
+
+    address: str = "127.0.0.1"
+    port: int = 0
+    """0 takes a free one."""
+    names: tuple[str, ...] = ("127.0.0.1", "localhost")
+    """Hosts of its URLs; the first is the one of `base_url`."""
+    tls: ssl.SSLContext | None = None
+    option: str = "--server-port"
+    """What the port was given by, for the message where it is taken, with what to do then."""
+    advice: str = "take another, and the same in `adb reverse`"
+
+
+LOOPBACK = Site()
+
+
 class JobServer:
     """Serves the page and its jobs; an async context manager.
 
-    On `port` of loopback; 0 is any free one. The page's files are read once, when it is made:
-    `modules` holds the SHA-256 of exactly the bytes that every page of this server receives.
+    The page's files are read once, when it is made: `modules` holds the SHA-256 of exactly the
+    bytes that every page of this server receives.
 
-    Raises UsageError on entry where the port is taken.
+    Raises UsageError on entry where the site's port is taken.
     """
 
-    def __init__(self, web_dir: Path = WEB, port: int = 0) -> None:
+    def __init__(
+        self,
+        web_dir: Path = WEB,
+        site: Site = LOOPBACK,
+        page_file: re.Pattern[str] = _PAGE_FILE,
+    ) -> None:
         self._files = {
             path.name: path.read_bytes()
             for path in sorted(web_dir.iterdir())
-            if path.is_file() and _PAGE_FILE.fullmatch(path.name)
+            if path.is_file() and page_file.fullmatch(path.name)
         }
         self.modules = {name: _sha256(data) for name, data in self._files.items()}
         self.sizes = {name: len(data) for name, data in self._files.items()}
-        self._port = port
+        self.headers = dict(_HEADERS)
+        self._site = site
         self._token = secrets.token_urlsafe(24)
         self._data: dict[str, bytes | memoryview | Path] = {}
         self._sources: dict[tuple[str, str], bytes] = {}
         self._jobs: dict[str, JobHandle] = {}
         self._runner: web.AppRunner | None = None
         self._origins: tuple[str, ...] = ()
+        self._hosts: frozenset[str] = frozenset()
 
     async def __aenter__(self) -> Self:
         app = web.Application(middlewares=[self._guard])
@@ -96,22 +125,35 @@ class JobServer:
         routes.add_post("/{token}/jobs/{job}/progress", self._post_progress)
         routes.add_post("/{token}/jobs/{job}/blob", self._post_blob)
         routes.add_post("/{token}/jobs/{job}/result", self._post_result)
-        app.on_response_prepare.append(_add_headers)
+        self.add_routes(routes)
+        app.on_response_prepare.append(self._add_headers)
         self._runner = web.AppRunner(
             app, handle_signals=False, access_log=None, logger=_log, shutdown_timeout=1.0
         )
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, "127.0.0.1", self._port).start()
-        except OSError as error:
+            await self._listen(self._runner)
+        except BaseException:
             await self._runner.cleanup()
-            raise UsageError(
-                f"--server-port {self._port}: {os.strerror(error.errno or 0)}; take another, and "
-                "the same in `adb reverse`"
-            ) from error
-        port = self._runner.addresses[0][1]
-        self._origins = (f"http://127.0.0.1:{port}", f"http://localhost:{port}")
+            raise
         return self
+
+    async def _listen(self, runner: web.AppRunner) -> None:
+        site = self._site
+        try:
+            await web.TCPSite(runner, site.address, site.port, ssl_context=site.tls).start()
+        except OSError as error:
+            why = os.strerror(error.errno or 0)
+            raise UsageError(f"{site.option} {site.port}: {why}; {site.advice}") from error
+        port = runner.addresses[0][1]
+        scheme, usual = ("https", 443) if site.tls else ("http", 80)
+        # A browser leaves a scheme's usual port out.
+        hosts = [name if port == usual else f"{name}:{port}" for name in site.names]
+        self._hosts = frozenset(hosts)
+        self._origins = tuple(f"{scheme}://{host}" for host in hosts)
+
+    def add_routes(self, routes: web.UrlDispatcher) -> None:
+        """More than a job needs; here nothing."""
 
     async def __aexit__(
         self,
@@ -127,7 +169,12 @@ class JobServer:
     @property
     def base_url(self) -> str:
         """`http://127.0.0.1:PORT/TOKEN/`."""
-        return f"{self._origins[0]}/{self._token}/"
+        return self.base_urls[0]
+
+    @property
+    def base_urls(self) -> tuple[str, ...]:
+        """The same for every name of the site."""
+        return tuple(f"{origin}/{self._token}/" for origin in self._origins)
 
     def put(self, name: str, data: bytes | memoryview | Path) -> str:
         """Offer bytes or a file; returns its URL relative to `base_url`, for a job's references.
@@ -153,6 +200,11 @@ class JobServer:
     def drop(self, url: str) -> None:
         """Forget what `put` returned `url` for."""
         self._data.pop(url, None)
+
+    def clear(self) -> None:
+        """Forget everything that was put here, as a run that is over leaves it."""
+        self._data.clear()
+        self._sources.clear()
 
     def open_job(
         self, job: Job, on_progress: Callable[[Progress], None] | None = None
@@ -188,16 +240,16 @@ class JobServer:
     ) -> web.StreamResponse:
         handle = self._jobs.get(request.match_info.get("job", ""))
         try:
-            self._admit(request)
+            self.admit(request)
             return await handler(request)
         except RefusedError as refusal:
             if handle:
-                handle.note(f"{request.method} {_local(request)}: {refusal}")
+                handle.note(f"{request.method} {local_path(request)}: {refusal}")
             return web.Response(status=refusal.status, text=str(refusal))
 
-    def _admit(self, request: web.Request) -> None:
-        hosts = [origin.removeprefix("http://") for origin in self._origins]
-        if request.headers.get("Host") not in hosts:
+    def admit(self, request: web.Request) -> None:
+        """Raises RefusedError for a request that is not this page's own."""
+        if request.headers.get("Host") not in self._hosts:
             raise RefusedError(421, "this host is not served here")
         # A path of any other shape than the routes' has no token at all.
         token = request.match_info.get("token", "")
@@ -256,7 +308,7 @@ class JobServer:
     # ----------------------------------------------------------------------- from the page
 
     async def _post_progress(self, request: web.Request) -> web.StreamResponse:
-        self._handle(request).accept_progress(await _read(request, PROGRESS_BYTES))
+        self._handle(request).accept_progress(await read_body(request, PROGRESS_BYTES))
         return web.Response(status=204)
 
     async def _post_blob(self, request: web.Request) -> web.StreamResponse:
@@ -273,15 +325,19 @@ class JobServer:
         handle = self._handle(request)
         handle.expect_result()
         try:
-            body = await _read(request, RESULT_BYTES)
+            body = await read_body(request, RESULT_BYTES)
         except RefusedError as refusal:
             handle.fail(str(refusal))
             raise
         handle.accept_result(body)
         return web.Response(status=204)
 
+    async def _add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
+        for name, value in self.headers.items():
+            response.headers.setdefault(name, value)
 
-async def _read(request: web.Request, limit: int) -> bytearray:
+
+async def read_body(request: web.Request, limit: int) -> bytearray:
     """A whole body of at most `limit` bytes; raises RefusedError."""
     if (request.content_length or 0) > limit:
         raise RefusedError(413, f"a body of {request.content_length} bytes, {limit} allowed")
@@ -305,11 +361,7 @@ async def _read_into(request: web.Request, place: memoryview) -> None:
         raise RefusedError(400, f"{filled} bytes arrived, {len(place)} announced")
 
 
-async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    response.headers.update(_HEADERS)
-
-
-def _local(request: web.Request) -> str:
+def local_path(request: web.Request) -> str:
     """The request's path after the token, which no record should keep."""
     return "/".join(request.path_qs.split("/")[2:])[:200]
 

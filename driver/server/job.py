@@ -98,7 +98,7 @@ class JobHandle:
 
     def accept_progress(self, body: bytearray) -> None:
         """Raises RefusedError."""
-        progress = _parsed(Progress, body)
+        progress = parsed(Progress, body)
         if progress.op != len(self.ops) or progress.op >= len(self.job.program):
             raise RefusedError(400, f"progress of instruction {progress.op} after {len(self.ops)}")
         try:
@@ -146,7 +146,7 @@ class JobHandle:
         """Takes the result, or ends the job because of it and raises RefusedError."""
         self.expect_result()
         try:
-            result = _parsed(JobResult, body)
+            result = parsed(JobResult, body)
             check_result(self.job, result, set(self.blobs))
         except (RefusedError, SlotError) as error:
             self.fail(str(error))
@@ -224,7 +224,7 @@ def _depth(value: object, limit: int) -> int:
     return 1 + max(_depth(child, limit - 1) for child in children)
 
 
-def _parsed(model: type[_Model], body: bytearray) -> _Model:
+def parsed(model: type[_Model], body: bytearray) -> _Model:
     """A record from JSON; raises RefusedError with the first complaints, not the (huge) input."""
     try:
         fields = from_json(body, allow_inf_nan=False)

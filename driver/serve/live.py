@@ -1,0 +1,173 @@
+"""What the page shows: a run as the reporter has it, and a receipt as its result."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from driver.progress import Silent, State
+from driver.records import ArmSummary, Receipt, Side, Slot
+from driver.report import hero
+from driver.report.words import first_known
+from driver.run import Request
+from driver.serve.state import (
+    ArmResult,
+    ArmView,
+    GateView,
+    Place,
+    ResultView,
+    RunView,
+    SlotView,
+)
+from driver.stats import planned_blocks, step_ms
+
+MOST_POINTS = 240  # of a curve; a page is about that many pixels wide
+MOST_LINES = 20
+_SIDES: tuple[Side, Side] = ("A", "B")
+
+
+class PageDisplay(Silent):
+    """Progress in the page, beside the terminal's; `view` is what the page shows now."""
+
+    def __init__(self, request: Request, changed: Callable[[bool], None]) -> None:
+        self._request = request
+        self._changed = changed
+        """Called in the loop, with True where the page must not wait for the news."""
+        self._loop = asyncio.get_running_loop()
+        self._state = State()
+        self._said: list[str] = []
+
+    def start(self, state: State) -> None:
+        self._state = state
+
+    def say(self, text: str) -> None:
+        self._said += [line.strip() for line in text.splitlines() if line.strip()]
+        self._changed(True)
+
+    def error(self, text: str) -> None:
+        self.say(text)
+
+    def phase(self, state: State) -> None:
+        self._changed(True)
+
+    def step(self, state: State) -> None:
+        # Some steps are reported from a thread that nobody waits for any more: it may be late, and
+        # the loop closed by then.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._changed, False)
+
+    @property
+    def view(self) -> RunView:
+        """A picture of the state."""
+        state, plan = self._state, self._state.plan
+        left_s = None
+        if state.left_s is not None:
+            left_s = state.seconds_left(time.monotonic())
+        elif plan:
+            left_s = plan.estimated_s
+        return RunView(
+            preset=self._request.preset.name,
+            arms=(self._arm("A"), self._arm("B")),
+            phase=state.phase or "starting",
+            share=state.share(),
+            left_s=left_s,
+            budget_s=self._request.purpose.budget_s,
+            place=_place(state),
+            order=tuple("".join(block) for block in plan.order) if plan else (),
+            slots=tuple(map(_slot, state.ended)),
+            said=tuple(self._said[-MOST_LINES:]),
+        )
+
+    def _arm(self, side: Side) -> ArmView:
+        which = _SIDES.index(side)
+        spec, plan = self._request.arms[which], self._state.plan
+        canonical = plan.arms[which].canonical if plan else spec.canonical
+        now = self._state.arms.get(side)
+        if now is None:
+            return ArmView(side=side, name=spec.name, canonical=canonical)
+        return ArmView(
+            side=side, name=spec.name, canonical=canonical, step_ms=now.last_ms,
+            median_step_ms=now.median_ms, windows=len(now.windows_ms), loss=now.loss,
+            curve=thinned(now.curve),
+        )  # fmt: skip
+
+
+def _place(state: State) -> Place | None:
+    slot = state.slot
+    return slot and Place(
+        number=slot.number, slots=slot.slots, block=slot.block, blocks=slot.blocks,
+        position=slot.position, side=slot.side,
+    )  # fmt: skip
+
+
+def _slot(slot: Slot) -> SlotView:
+    marks = tuple(f"{event.kind}: {event.message}" for event in slot.events)
+    if slot.failure:
+        marks = (f"{slot.failure.kind}: {slot.failure.message}", *marks)
+    return SlotView(
+        block=slot.block + 1, position=slot.position, side=slot.side, ok=slot.status == "ok",
+        step_ms=step_ms(slot), marks=marks,
+    )  # fmt: skip
+
+
+def thinned(curve: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+    """At most `MOST_POINTS` points of a curve, the first and the last among them."""
+    if len(curve) <= MOST_POINTS:
+        return tuple(curve)
+    last = len(curve) - 1
+    return tuple(curve[round(i * last / (MOST_POINTS - 1))] for i in range(MOST_POINTS))
+
+
+# --------------------------------------------------------------------------- the result
+
+
+def result_of(receipt: Receipt, path: Path, number: int, interrupted: bool) -> ResultView:
+    """What the page shows of a receipt."""
+    found = receipt.comparison
+    words = hero(receipt)
+    return ResultView(
+        number=number,
+        file=path.name,
+        folder=str(path.parent),
+        interrupted=interrupted,
+        status=receipt.verdict.status,
+        reasons=receipt.verdict.reasons,
+        headline=receipt.verdict.headline,
+        figure=words.figure,
+        line=words.line,
+        detail=words.detail,
+        arms=(_arm(receipt, found.arms[0]), _arm(receipt, found.arms[1])),
+        slots=len(receipt.slots),
+        slots_planned=4 * planned_blocks(receipt.plan, receipt.slots),
+        suspect=tuple(
+            f"block {block.block + 1}: {', '.join(block.suspect)}"
+            for block in found.blocks
+            if block.suspect
+        ),
+        gates=tuple(
+            GateView(name=g.name, gate_class=g.gate_class, status=g.status, reason=g.reason)
+            for g in receipt.gates
+            if g.status in ("fail", "unknown")
+        ),
+        gates_passed=sum(gate.status == "pass" for gate in receipt.gates),
+    )
+
+
+def _arm(receipt: Receipt, summary: ArmSummary) -> ArmResult:
+    mine = [slot for slot in receipt.slots if slot.side == summary.side]
+    arm = next(arm for arm in receipt.plan.arms if arm.side == summary.side)
+    low, high = summary.quartile1_step_ms, summary.quartile3_step_ms
+    return ArmResult(
+        side=summary.side,
+        name=arm.name,
+        canonical=summary.arm,
+        step_ms=summary.median_step_ms,
+        quartiles=None if low is None or high is None else (low, high),
+        gflops=summary.gflops,
+        windows=summary.windows,
+        first_loss=summary.first_loss,
+        last_loss=summary.last_loss,
+        first_step_ms=first_known(slot.first_step_ms for slot in mine),
+        compile_ms=first_known(slot.compile_ms for slot in mine),
+    )

@@ -1,0 +1,469 @@
+"""The page of `driver serve` in a real browser: by clicks, by keys, hidden, stopped; for all."""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, Page, async_playwright, expect
+
+from driver.browser import BrowserChoice
+from driver.cli.serve import settings_for
+from driver.errors import LackError
+from driver.plan import evaluator
+from driver.progress import Reporter
+from driver.receipt import verify
+from driver.serve import serve
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+ROOT = Path(__file__).resolve().parents[1]
+RUN_MS = 90_000  # what a run may take on a busy machine
+Open = Callable[..., AbstractAsyncContextManager[Page]]
+expect.set_options(timeout=RUN_MS)  # how long something takes is never what a test is about
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def chromium(browser: BrowserChoice) -> AsyncIterator[Browser]:
+    """A browser as a person has it: nothing of the driver's is in it."""
+    as_root = hasattr(os, "geteuid") and os.geteuid() == 0
+    async with async_playwright() as playwright:
+        opened = await playwright.chromium.launch(
+            executable_path=browser.path,
+            headless=False,
+            args=["--headless=new"],
+            chromium_sandbox=not (as_root and sys.platform == "linux"),
+        )
+        yield opened
+        await opened.close()
+
+
+@asynccontextmanager
+async def serving(preset: Path, arms: str, out: Path, lan: bool = False) -> AsyncIterator[str]:
+    """`driver serve` in this process; gives the address."""
+    opened: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    settings = settings_for(str(preset), arms, None, out, 0, lan, opened.set_result)
+    with Reporter(quiet=True) as reporter:
+        session = asyncio.ensure_future(serve(settings, reporter))
+        await asyncio.wait({opened, session}, return_when="FIRST_COMPLETED")
+        if session.done():
+            await session
+        try:
+            yield await opened
+        finally:
+            session.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await session
+
+
+@pytest.fixture
+def visit(chromium: Browser, preset: Path, tmp_path: Path) -> Open:
+    """A tab with a session of its own, ready to start; receipts go to `tmp_path/out`."""
+
+    @asynccontextmanager
+    async def go(arms: str = "null,null", **context: Any) -> AsyncIterator[Page]:
+        async with serving(preset, arms, tmp_path / "out") as address:
+            own = await chromium.new_context(**context)
+            try:
+                page = await own.new_page()
+                thrown: list[str] = []
+                page.on("pageerror", lambda error: thrown.append(str(error)))
+                await page.goto(address)
+                await expect(page.get_by_role("button", name="Start")).to_be_visible(timeout=RUN_MS)
+                yield page
+                assert thrown == []
+            finally:
+                await own.close()
+
+    return go
+
+
+def receipts(folder: Path) -> list[dict[str, Any]]:
+    """Every receipt in a folder, oldest first; each has to verify."""
+    found = [json.loads(path.read_text()) for path in folder.glob("*.receipt.json")]
+    found.sort(key=lambda receipt: receipt["plan"]["frozen_utc"])
+    for receipt in found:
+        assert verify(receipt, evaluator()) == ([], [])
+    return found
+
+
+async def result_shown(page: Page) -> None:
+    await expect(page.locator("#result")).to_be_visible(timeout=RUN_MS)
+
+
+async def slot_runs(page: Page, number: int) -> None:
+    """Waits for that slot, counted from 1, or a later one."""
+    later = "|".join(str(n) for n in range(number, number + 12))
+    text = re.compile(rf"Slot ({later}) of ")
+    await expect(page.locator("#phase")).to_have_text(text, timeout=RUN_MS)
+
+
+# --------------------------------------------------------------------------- whole sessions
+
+
+@asynccontextmanager
+async def command(
+    chromium: Browser, *arguments: object
+) -> AsyncIterator[tuple[Page, list[str], dict[str, Any]]]:
+    """`driver serve` itself with its page in a tab: the page, what it asked for, and what the
+    command said once Ctrl-C has ended it."""
+    words = [sys.executable, "-m", "driver", "serve", "--no-open", *map(str, arguments)]
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*words, cwd=ROOT, stdout=pipe, stderr=pipe)
+    assert process.stdout is not None
+    address, ended = "", dict[str, Any]()
+    while not address.startswith("http"):
+        line = await process.stdout.readline()
+        assert line, "driver serve ended before it printed an address"
+        address = line.decode().strip()
+    context = await chromium.new_context()
+    asked: list[str] = []
+    context.on("request", lambda request: asked.append(request.url))
+    page = await context.new_page()
+    try:
+        await page.goto(address)
+        yield page, asked, ended
+        process.send_signal(signal.SIGINT)
+        await expect(page.get_by_role("alert")).to_contain_text("session has ended")
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGINT)
+        out, err = await process.communicate()
+        ended |= {"code": process.returncode, "out": out.decode(), "err": err.decode()}
+        await context.close()
+
+
+async def test_two_runs_by_clicks(chromium: Browser, preset: Path, tmp_path: Path) -> None:
+    """The command itself: choose, start, watch, read, download; again; Ctrl-C."""
+    out = tmp_path / "out"
+    arguments = ("--preset", preset, "--arms", "null:ms=3,null:ms=6", "--out", out)
+    async with command(chromium, *arguments) as (page, asked, ended):
+        await page.get_by_label("Arm A").select_option("wasm", timeout=RUN_MS)
+        await page.get_by_text("More choices").click()
+        await page.get_by_label("Options of A").fill("threads=1")
+        await page.get_by_role("button", name="Start").click()
+        await expect(page.get_by_role("heading", name="Measuring")).to_be_visible()
+        await slot_runs(page, 1)
+        await expect(page.locator("#blocks tbody tr")).to_have_count(1)
+        await result_shown(page)
+        async with page.expect_download() as download:
+            await page.get_by_role("link", name="Download the receipt").click()
+        given = json.loads(Path(await (await download.value).path()).read_text())
+        (kept,) = receipts(out)
+        assert given == kept
+        await check_figures(page, kept)
+        async with page.expect_popup() as popup:
+            await page.get_by_role("link", name="Read the report").click()
+        report = await popup.value
+        await expect(report.locator(".headline")).to_contain_text(kept["verdict"]["headline"])
+        await report.close()
+        await expect(page.locator("#saved")).to_contain_text(str(out))
+        # Once more, from what was chosen before.
+        await page.get_by_label("Arm A").select_option("null")
+        await page.get_by_label("Options of A").fill("")
+        await page.get_by_role("button", name="Start").click()
+        await expect(page.get_by_role("heading", name="Measuring")).to_be_visible()
+        await result_shown(page)
+        await expect(page.locator("#earlier-list li")).to_have_count(1)
+        address = page.url
+    assert ended["code"] == 0, ended["err"]
+    assert "Traceback" not in ended["out"] + ended["err"]
+    assert ended["out"].count("receipt: ") == 2  # and told in the terminal
+    # Nothing but the driver was asked for anything.
+    origin = address.rsplit("/", 2)[0]
+    assert len(asked) > 20 and all(url.startswith(origin) for url in asked)
+
+    first, second = receipts(out)
+    check_by_hand(first)
+    assert [arm["name"] for arm in first["plan"]["arms"]] == ["wasm", "null"]
+    assert [arm["name"] for arm in second["plan"]["arms"]] == ["null", "null"]
+
+
+async def check_figures(page: Page, receipt: dict[str, Any]) -> None:
+    """The figures of the page are the receipt's."""
+    await expect(page.locator("#headline")).to_have_text(receipt["verdict"]["headline"])
+    await expect(page.locator("#badge")).to_have_text(receipt["verdict"]["status"])
+    shown = await page.locator("#result-arms .step").all_inner_texts()
+    medians = [arm["median_step_ms"] for arm in receipt["comparison"]["arms"]]
+    assert [float(text.split()[0]) for text in shown] == pytest.approx(medians, rel=1e-3)
+    missed = [g["name"] for g in receipt["gates"] if g["status"] in ("fail", "unknown")]
+    assert await page.locator("#gates tbody td:first-child").all_inner_texts() == missed
+
+
+def check_by_hand(receipt: dict[str, Any]) -> None:
+    """A run by hand is checked like any other; its receipt says how it was made, and claims
+    nothing that nobody could see."""
+    gates = {gate["name"]: gate["status"] for gate in receipt["gates"]}
+    for name in ("parity.grads.A", "parity.params.A", "curve.loss.A", "identity.A", "errors"):
+        assert gates[name] == "pass"
+    assert all(slot["page"]["cross_origin_isolated"] for slot in receipt["slots"])
+    assert [slot["events"] for slot in receipt["slots"]] == [[]] * 4
+    names = {artifact["name"] for artifact in receipt["subject"]["artifacts"]}
+    assert {"web/main.js", "web/bench.js", "web/serve.js", "web/serve.html"} <= names
+    browser = receipt["environment"]["browser"]
+    assert browser["source"] == "by hand (driver serve)"
+    assert browser["name"] == "Chrome" and re.fullmatch(r"\d+(\.\d+)+", browser["version"])
+    assert browser["executable_sha256"] is None and browser["argv"] == []
+    assert browser["gpu_devices"] == [] and "page" in browser["unknown"]["gpu_devices"]
+    assert (browser["engine"], browser["process"], browser["remote"]) == ("chromium", "kept", False)
+
+
+async def test_by_keyboard_alone(visit: Open, tmp_path: Path) -> None:
+    async with visit("null:ms=3,null:ms=6") as page:
+        await tab_to(page, "preset")
+        await tab_to(page, "arm-a")
+        await page.keyboard.press("End")  # the last arm in the list
+        assert await page.get_by_label("Arm A").input_value() == "null"
+        await tab_to(page, "start")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#running-title")).to_be_focused()
+        await tab_to(page, "stop")
+        await result_shown(page)
+        await expect(page.locator("#result-title")).to_be_focused()
+        await tab_to(page, "download")
+        async with page.expect_download() as download:
+            await page.keyboard.press("Enter")
+        given = json.loads(Path(await (await download.value).path()).read_text())
+        await tab_to(page, "preset")
+        await tab_to(page, "start")
+    assert [given] == receipts(tmp_path / "out")
+
+
+async def tab_to(page: Page, target: str) -> None:
+    """Tab until that element has the focus; whatever has it on the way must show it."""
+    for _ in range(40):
+        await page.keyboard.press("Tab")
+        focused, outline = await page.evaluate(
+            """() => {
+              const { outlineStyle, outlineWidth } = getComputedStyle(document.activeElement);
+              return [document.activeElement.id, [outlineStyle, parseFloat(outlineWidth)]];
+            }"""
+        )
+        assert outline[0] != "none" and outline[1] >= 2, focused
+        if focused == target:
+            return
+    pytest.fail(f"Tab does not reach {target}")
+
+
+async def test_stopped_in_the_middle(visit: Open, tmp_path: Path) -> None:
+    """What was measured is kept, as Ctrl-C keeps it, and the page can start again."""
+    async with visit("null:ms=500,null:ms=500") as page:
+        await slot_after_start(page, 2)
+        await page.get_by_role("button", name="Stop").click()
+        await result_shown(page)
+        await expect(page.locator("#badge")).to_have_text("stopped: failed")
+        await expect(page.locator("#figure")).to_have_text("no claim")
+        await expect(page.get_by_role("button", name="Start")).to_be_enabled()
+    (receipt,) = receipts(tmp_path / "out")
+    assert 1 <= len(receipt["slots"]) < 4
+    assert {slot["status"] for slot in receipt["slots"]} == {"ok"}
+    assert receipt["verdict"]["status"] == "failed"
+    assert any("errors" in reason for reason in receipt["verdict"]["reasons"])
+
+
+async def slot_after_start(page: Page, number: int) -> None:
+    await page.get_by_role("button", name="Start").click()
+    await slot_runs(page, number)
+
+
+async def test_stopped_before_anything_was_measured(visit: Open, tmp_path: Path) -> None:
+    async with visit("wasm:threads=1,wasm:threads=1") as page:
+        await page.get_by_role("button", name="Start").click()
+        await expect(page.get_by_role("heading", name="Measuring")).to_be_visible()
+        await page.get_by_role("button", name="Stop").click()
+        await expect(page.get_by_role("alert")).to_contain_text("nothing", timeout=RUN_MS)
+        await expect(page.get_by_role("button", name="Start")).to_be_focused()
+    assert receipts(tmp_path / "out") == []
+
+
+# A headless Chromium never hides a page, and DevTools' `Page.setWebLifecycleState` does nothing in
+# it: the events of a tab that is put behind another and frozen are sent by hand.
+HIDE = """() => {
+  Object.defineProperty(document, "visibilityState", { value: "hidden", configurable: true });
+  for (const name of ["visibilitychange", "freeze"]) document.dispatchEvent(new Event(name));
+}"""
+SHOW = """() => {
+  delete document.visibilityState;
+  for (const name of ["resume", "visibilitychange"]) document.dispatchEvent(new Event(name));
+}"""
+
+
+async def test_a_hidden_and_frozen_page_is_marked(visit: Open, tmp_path: Path) -> None:
+    async with visit("null:ms=500,null:ms=500") as page:
+        await slot_after_start(page, 2)
+        for frame in page.frames:
+            await frame.evaluate(HIDE)
+        await expect(page.locator("#unseen-note")).to_be_visible()
+        for frame in page.frames[:1]:
+            await frame.evaluate(SHOW)
+        await result_shown(page)
+        await expect(page.locator("#suspect")).to_contain_text("frozen")
+    (receipt,) = receipts(tmp_path / "out")
+    (block,) = receipt["comparison"]["blocks"]
+    kinds = {event["kind"] for slot in receipt["slots"] for event in slot["events"]}
+    assert {"hidden", "frozen"} <= kinds
+    assert any("frozen" in reason for reason in block["suspect"])
+
+
+async def test_a_reload_in_the_middle_ends_the_run(visit: Open, tmp_path: Path) -> None:
+    async with visit("null:ms=500,null:ms=500") as page:
+        await slot_after_start(page, 2)
+        await page.reload()
+        await result_shown(page)
+        await expect(page.locator("#badge")).to_have_text("failed")
+        await expect(page.get_by_role("button", name="Start")).to_be_enabled()
+    (receipt,) = receipts(tmp_path / "out")
+    assert receipt["slots"][-1]["status"] == "failed"
+    assert "reloaded" in receipt["slots"][-1]["failure"]["message"]
+
+
+async def test_what_is_wrong_is_said_where_it_was_chosen(visit: Open) -> None:
+    async with visit() as page:
+        await page.get_by_text("More choices").click()
+        await page.get_by_label("Options of A").fill("speed=high")
+        await page.get_by_role("button", name="Start").click()
+        await expect(page.get_by_role("alert")).to_contain_text("unknown option 'speed'")
+        await expect(page.get_by_role("button", name="Start")).to_be_focused()
+
+
+async def test_another_visitor_and_another_tab(visit: Open, chromium: Browser) -> None:
+    async with visit() as page:
+        tab = await page.context.new_page()
+        await tab.goto(page.url)
+        await expect(tab.get_by_role("alert")).to_contain_text("another tab")
+        stranger = await chromium.new_context()
+        other = await stranger.new_page()
+        response = await other.goto(page.url)
+        assert response is not None and response.status == 403
+        await expect(other.locator("body")).to_contain_text("opened in another browser before")
+        await stranger.close()
+        await expect(page.get_by_role("button", name="Start")).to_be_enabled()
+
+
+async def test_what_this_browser_lacks_is_not_offered(visit: Open) -> None:
+    """Without a GPU there is no webgpu arm; the reason stands below."""
+    async with visit("webgpu,wasm") as page:
+        option = page.locator("#arm-a option[value=webgpu]")
+        if await option.is_enabled():
+            pytest.skip("this browser offers WebGPU")
+        await expect(option).to_have_text("webgpu (not here)")
+        await expect(page.locator("#lacking")).to_contain_text("no WebGPU")
+        assert await page.get_by_label("Arm A").input_value() == "wasm"
+
+
+async def test_over_https_for_another_device(
+    chromium: Browser, preset: Path, tmp_path: Path
+) -> None:
+    """Isolated behind the certificate that was made here, once a person has accepted it."""
+    context = await chromium.new_context(ignore_https_errors=True)
+    try:
+        async with serving(preset, "null,null", tmp_path / "out", lan=True) as address:
+            assert re.match(r"https://\d+\.\d+\.\d+\.\d+:\d+/", address)
+            assert "127.0.0.1" not in address
+            page = await context.new_page()
+            await page.goto(address)
+            await expect(page.get_by_role("button", name="Start")).to_be_visible(timeout=RUN_MS)
+            await expect(page.locator("#facts")).to_contain_text("yes: shared memory")
+    except LackError as error:
+        pytest.skip(str(error))
+    finally:
+        await context.close()
+
+
+# --------------------------------------------------------------------------- for everybody
+
+# Every visible text against the ground it stands on, as WCAG 2 computes it; large text may have
+# 3:1, but does not need it here.
+CONTRAST = """() => {
+  const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const luminance = (rgb) => {
+    const [r, g, b] = rgb.map((v) => v / 255)
+      .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ground = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const [r, g, b, a = 1] = parts(getComputedStyle(at).backgroundColor);
+      if (a === 1) return [r, g, b];
+      if (a !== 0) throw new Error(`half-transparent ground at ${at.id || at.className}`);
+    }
+    return [255, 255, 255];
+  };
+  const found = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const node = walker.currentNode;
+    const element = node.parentElement;
+    if (!node.textContent.trim()) continue;
+    if (element.closest("script, noscript, :disabled, .unseen")) continue;
+    if (!element.checkVisibility()) continue;
+    const style = getComputedStyle(element);
+    const ink = parts(element.closest("svg") ? style.fill : style.color).slice(0, 3);
+    const [one, other] = [luminance(ink), luminance(ground(element))];
+    const ratio = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+    found.push([ratio, node.textContent.trim().slice(0, 60)]);
+  }
+  return found;
+}"""
+
+
+async def check_for_everybody(page: Page) -> None:
+    """Contrast in light and dark, nothing that moves, no scrolling sideways, no axe violation."""
+    for scheme in ("light", "dark"):
+        await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
+        found = await page.evaluate(CONTRAST)
+        assert len(found) > 10
+        assert [entry for entry in found if entry[0] < 4.5] == []
+        moving = await page.evaluate("document.getAnimations().length")
+        assert moving == 0
+        await check_with_axe(page)
+    wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert await page.evaluate(wide) <= 0
+
+
+async def check_with_axe(page: Page) -> None:
+    try:
+        from axe_playwright_python.async_playwright import Axe  # noqa: PLC0415
+    except ImportError:
+        pytest.skip("axe-core (the extra `test`) is not installed")
+    # By its rules for WCAG 2 A and AA, and what else it calls best practice.
+    results = (await Axe().run(page, context="main")).response
+    assert [(v["id"], [n["html"] for n in v["nodes"]]) for v in results["violations"]] == []
+    assert len(results["passes"]) > 10
+
+
+@pytest.mark.parametrize("width", [360, 1000])
+async def test_before_during_and_after_a_run(visit: Open, width: int) -> None:
+    viewport = {"width": width, "height": 800}
+    async with visit("null:ms=600,null:ms=700", viewport=viewport) as page:
+        await page.get_by_text("More choices").click()
+        await check_for_everybody(page)
+        tree = await page.locator("body").aria_snapshot()
+        for line in ('heading "How fast does this browser train?" [level=1]', 'combobox "Model"',
+                     'combobox "Arm A"', 'combobox "Arm B"', 'textbox "Options of A"',
+                     'textbox "Blocks"', 'textbox "Time"', 'button "Start"'):  # fmt: skip
+            assert line in tree
+        await slot_after_start(page, 2)
+        await check_for_everybody(page)
+        tree = await page.locator("body").aria_snapshot()
+        assert re.search(r'progressbar "Slot \d of 4, block 1 of 1: [AB] null"', tree)
+        assert re.search(r"status: .?Slot \d of 4", tree)
+        assert 'button "Stop"' in tree and 'rowheader "1"' in tree
+        await expect(page.locator("#curve svg")).to_have_attribute(
+            "aria-label", re.compile(r"[AB] null: loss [\d.]+ at step 1"), timeout=RUN_MS
+        )
+        await result_shown(page)
+        await check_for_everybody(page)
+        await expect(page.get_by_role("status")).to_have_text(re.compile("^Done. "))
+        tree = await page.locator("body").aria_snapshot()
+        assert 'link "Download the receipt"' in tree and 'columnheader "Outcome"' in tree
