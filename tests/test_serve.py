@@ -12,16 +12,18 @@ from typing import Any
 
 import aiohttp
 import pytest
+import receipts
 
 from driver import presets
 from driver.cli.serve import settings_for
 from driver.errors import LackError, SlotError, UsageError
 from driver.host import host_of
 from driver.measure import run_job
+from driver.progress import Reporter, SlotNow
 from driver.records import Job, Op
 from driver.report import how_opened
 from driver.serve import Wish, certificate
-from driver.serve.live import MOST_POINTS, thinned
+from driver.serve.live import MOST_POINTS, PageDisplay, thinned
 from driver.serve.session import greeting, is_here
 from driver.serve.site import BODY_BYTES, COOKIE, PAGE, ServePage
 from driver.serve.state import Hello, State
@@ -531,6 +533,57 @@ def _this_system() -> str:
 
 def _agent() -> str:
     return {"Darwin": "Macintosh; Intel Mac OS X", "Windows": "Windows NT"}[_this_system()]
+
+
+async def test_the_page_shows_what_the_terminal_shows(tmp_path: Path) -> None:
+    """Both are displays of one state: the page's figures are the reporter's."""
+    settings = settings_for("tiny", "null:ms=1,null:ms=2", None, tmp_path, 0, False, print)
+    news: list[bool] = []
+    display = PageDisplay(settings.request_for(settings.wish), news.append)
+    report = Reporter(quiet=True)
+    with report.beside(display):
+        report.say("warning: it is hot\n  very hot")
+        report.phase("looking at the machine", 4)
+        report.step(1)
+        await asyncio.sleep(0)  # steps may come from other threads, so they wait for the loop
+        assert news == [True, True, False]
+        view = display.view
+        assert (view.phase, view.share, view.place, view.order) == (
+            "looking at the machine",
+            0.25,
+            None,
+            (),
+        )
+        assert view.said == ("warning: it is hot", "very hot")
+        plan = receipts.parts().plan
+        report.slots(("null", "null ms=2"), plan)
+        order = tuple("".join(block) for block in plan.order)
+        assert (display.view.order, display.view.left_s) == (order, plan.estimated_s)
+        for number, side in enumerate(plan.order[0], 1):
+            assert side in ("A", "B")
+            slots = 4 * len(order)
+            now = SlotNow(number, slots, 1, len(order), plan.order[0], number - 1, side, 90.0)
+            report.slot(f"slot {number}", 4, now)
+            report.window(side, 10.0 if side == "A" else 5.0)
+            report.step(2, 5.25)
+            assert display.view.arms[0 if side == "A" else 1].curve == ((2, 5.25),)
+            slot = receipts.parts().slots[number - 1]
+            report.slot_ended(slot)
+        view = display.view
+        assert view.place and (view.place.number, view.place.block) == (4, 1)
+        assert view.share == (3 + 2 / 4) / slots
+        assert view.left_s and 80 < view.left_s <= 90
+        assert [arm.median_step_ms for arm in view.arms] == [10.0, 5.0]
+        assert [arm.windows for arm in view.arms] == [2, 2]
+        assert view.raw_ratio == 2.0
+        assert [(slot.block, slot.side) for slot in view.slots] == [
+            (1, side) for side in plan.order[0]
+        ]
+        assert view.arms[0].curve[-1][0] == len(receipts.parts().slots[0].losses)
+        report.rest("waiting")
+        assert (display.view.slots, display.view.arms[0].windows) == ((), 0)
+    report.say("nobody hears this")
+    assert "nobody hears this" not in display.view.said
 
 
 def test_a_long_curve_is_thinned() -> None:

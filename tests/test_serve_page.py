@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -10,12 +11,13 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, async_playwright, expect
 
+from driver import machine
 from driver.browser import BrowserChoice
 from driver.cli.serve import settings_for
 from driver.errors import LackError
@@ -28,7 +30,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ROOT = Path(__file__).resolve().parents[1]
 RUN_MS = 90_000  # what a run may take on a busy machine
-Open = Callable[..., AbstractAsyncContextManager[Page]]
+Open = Callable[[str], AbstractAsyncContextManager[Page]]
 expect.set_options(timeout=RUN_MS)  # how long something takes is never what a test is about
 
 
@@ -47,8 +49,14 @@ async def chromium(browser: BrowserChoice) -> AsyncIterator[Browser]:
         await opened.close()
 
 
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second of looking at the machine before every run; nothing here is about time."""
+    monkeypatch.setattr(machine, "SAMPLE_S", 0.05)
+
+
 @asynccontextmanager
-async def serving(preset: Path, arms: str, out: Path, lan: bool = False) -> AsyncIterator[str]:
+async def serving(preset: object, arms: str, out: Path, lan: bool = False) -> AsyncIterator[str]:
     """`driver serve` in this process; gives the address."""
     opened: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     settings = settings_for(str(preset), arms, None, out, 0, lan, opened.set_result)
@@ -65,26 +73,41 @@ async def serving(preset: Path, arms: str, out: Path, lan: bool = False) -> Asyn
                 await session
 
 
+@asynccontextmanager
+async def ready(chromium: Browser, preset: object, arms: str, out: Path) -> AsyncIterator[Page]:
+    """A tab with a session of its own, ready to start; nothing may be thrown in it."""
+    async with serving(preset, arms, out) as address:
+        own = await chromium.new_context()
+        try:
+            page = await own.new_page()
+            thrown: list[str] = []
+            page.on("pageerror", lambda error: thrown.append(str(error)))
+            await page.goto(address)
+            await expect(page.get_by_role("button", name="Start")).to_be_visible(timeout=RUN_MS)
+            yield page
+            assert thrown == []
+        finally:
+            await own.close()
+
+
 @pytest.fixture
 def visit(chromium: Browser, preset: Path, tmp_path: Path) -> Open:
-    """A tab with a session of its own, ready to start; receipts go to `tmp_path/out`."""
+    """Opens a session whose receipts go to `tmp_path/out`."""
 
-    @asynccontextmanager
-    async def go(arms: str = "null,null", **context: Any) -> AsyncIterator[Page]:
-        async with serving(preset, arms, tmp_path / "out") as address:
-            own = await chromium.new_context(**context)
-            try:
-                page = await own.new_page()
-                thrown: list[str] = []
-                page.on("pageerror", lambda error: thrown.append(str(error)))
-                await page.goto(address)
-                await expect(page.get_by_role("button", name="Start")).to_be_visible(timeout=RUN_MS)
-                yield page
-                assert thrown == []
-            finally:
-                await own.close()
+    def go(arms: str) -> AbstractAsyncContextManager[Page]:
+        return ready(chromium, preset, arms, tmp_path / "out")
 
     return go
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def idle(
+    chromium: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[tuple[Page, Path]]:
+    """One session for all tests that measure nothing, and the folder of its receipts."""
+    out = tmp_path_factory.mktemp("out")
+    async with ready(chromium, "tiny", "webgpu,wasm", out) as page:
+        yield page, out
 
 
 def receipts(folder: Path) -> list[dict[str, Any]]:
@@ -144,13 +167,14 @@ async def command(
 
 
 async def test_two_runs_by_clicks(chromium: Browser, preset: Path, tmp_path: Path) -> None:
-    """The command itself: choose, start, watch, read, download; again; Ctrl-C."""
+    """The command itself: choose, start, watch, read, download; again, and stop; Ctrl-C."""
     out = tmp_path / "out"
-    arguments = ("--preset", preset, "--arms", "null:ms=3,null:ms=6", "--out", out)
+    arguments = ("--preset", preset, "--arms", "null:ms=3,null:ms=400", "--out", out)
     async with command(chromium, *arguments) as (page, asked, ended):
         await page.get_by_label("Arm A").select_option("wasm", timeout=RUN_MS)
         await page.get_by_text("More choices").click()
         await page.get_by_label("Options of A").fill("threads=1")
+        await page.get_by_label("Options of B").fill("ms=6")
         await page.get_by_role("button", name="Start").click()
         await expect(page.get_by_role("heading", name="Measuring")).to_be_visible()
         await slot_runs(page, 1)
@@ -168,12 +192,16 @@ async def test_two_runs_by_clicks(chromium: Browser, preset: Path, tmp_path: Pat
         await expect(report.locator(".headline")).to_contain_text(kept["verdict"]["headline"])
         await report.close()
         await expect(page.locator("#saved")).to_contain_text(str(out))
-        # Once more, from what was chosen before.
+        # Once more, from what was chosen before, and stopped: what was measured is kept.
         await page.get_by_label("Arm A").select_option("null")
-        await page.get_by_label("Options of A").fill("")
-        await page.get_by_role("button", name="Start").click()
-        await expect(page.get_by_role("heading", name="Measuring")).to_be_visible()
+        await page.get_by_label("Options of A").fill("ms=400")
+        await page.get_by_label("Options of B").fill("ms=400")
+        await slot_after_start(page, 2)
+        await page.get_by_role("button", name="Stop").click()
         await result_shown(page)
+        await expect(page.locator("#badge")).to_have_text("stopped: failed")
+        await expect(page.locator("#figure")).to_have_text("no claim")
+        await expect(page.get_by_role("button", name="Start")).to_be_enabled()
         await expect(page.locator("#earlier-list li")).to_have_count(1)
         address = page.url
     assert ended["code"] == 0, ended["err"]
@@ -187,6 +215,10 @@ async def test_two_runs_by_clicks(chromium: Browser, preset: Path, tmp_path: Pat
     check_by_hand(first)
     assert [arm["name"] for arm in first["plan"]["arms"]] == ["wasm", "null"]
     assert [arm["name"] for arm in second["plan"]["arms"]] == ["null", "null"]
+    assert 1 <= len(second["slots"]) < 4
+    assert {slot["status"] for slot in second["slots"]} == {"ok"}
+    assert second["verdict"]["status"] == "failed"
+    assert any("errors" in reason for reason in second["verdict"]["reasons"])
 
 
 async def check_figures(page: Page, receipt: dict[str, Any]) -> None:
@@ -218,18 +250,40 @@ def check_by_hand(receipt: dict[str, Any]) -> None:
     assert (browser["engine"], browser["process"], browser["remote"]) == ("chromium", "kept", False)
 
 
-async def test_by_keyboard_alone(visit: Open, tmp_path: Path) -> None:
-    async with visit("null:ms=3,null:ms=6") as page:
+async def test_by_keyboard_alone_and_for_everybody(visit: Open, tmp_path: Path) -> None:
+    """A whole run without a mouse; before, during and after it the page is looked over."""
+    async with visit("null:ms=600,null:ms=700") as page:
         await tab_to(page, "preset")
         await tab_to(page, "arm-a")
         await page.keyboard.press("End")  # the last arm in the list
         assert await page.get_by_label("Arm A").input_value() == "null"
+        await tab_to(page, "more")
+        await page.keyboard.press("Enter")
+        tree = await page.locator("body").aria_snapshot()
+        for line in ('heading "How fast does this browser train?" [level=1]', 'combobox "Model"',
+                     'combobox "Arm A"', 'combobox "Arm B"', 'textbox "Options of A"',
+                     'textbox "Blocks"', 'textbox "Time"', 'button "Start"'):  # fmt: skip
+            assert line in tree
+        await check_for_everybody(page)
         await tab_to(page, "start")
         await page.keyboard.press("Enter")
         await expect(page.locator("#running-title")).to_be_focused()
         await tab_to(page, "stop")
+        await slot_runs(page, 2)
+        tree = await page.locator("body").aria_snapshot()
+        assert re.search(r'progressbar "Slot \d of 4, block 1 of 1: [AB] null"', tree)
+        assert re.search(r"status: .?Slot \d of 4", tree)
+        assert 'button "Stop"' in tree and 'rowheader "1"' in tree
+        await expect(page.locator("#curve svg")).to_have_attribute(
+            "aria-label", re.compile(r"[AB] null: loss [\d.]+ at step 1"), timeout=RUN_MS
+        )
+        await check_for_everybody(page)
         await result_shown(page)
         await expect(page.locator("#result-title")).to_be_focused()
+        await expect(page.get_by_role("status")).to_have_text(re.compile("^Done. "))
+        tree = await page.locator("body").aria_snapshot()
+        assert 'link "Download the receipt"' in tree and 'columnheader "Outcome"' in tree
+        await check_for_everybody(page)
         await tab_to(page, "download")
         async with page.expect_download() as download:
             await page.keyboard.press("Enter")
@@ -255,35 +309,20 @@ async def tab_to(page: Page, target: str) -> None:
     pytest.fail(f"Tab does not reach {target}")
 
 
-async def test_stopped_in_the_middle(visit: Open, tmp_path: Path) -> None:
-    """What was measured is kept, as Ctrl-C keeps it, and the page can start again."""
-    async with visit("null:ms=500,null:ms=500") as page:
-        await slot_after_start(page, 2)
-        await page.get_by_role("button", name="Stop").click()
-        await result_shown(page)
-        await expect(page.locator("#badge")).to_have_text("stopped: failed")
-        await expect(page.locator("#figure")).to_have_text("no claim")
-        await expect(page.get_by_role("button", name="Start")).to_be_enabled()
-    (receipt,) = receipts(tmp_path / "out")
-    assert 1 <= len(receipt["slots"]) < 4
-    assert {slot["status"] for slot in receipt["slots"]} == {"ok"}
-    assert receipt["verdict"]["status"] == "failed"
-    assert any("errors" in reason for reason in receipt["verdict"]["reasons"])
-
-
 async def slot_after_start(page: Page, number: int) -> None:
     await page.get_by_role("button", name="Start").click()
     await slot_runs(page, number)
 
 
-async def test_stopped_before_anything_was_measured(visit: Open, tmp_path: Path) -> None:
-    async with visit("wasm:threads=1,wasm:threads=1") as page:
-        await page.get_by_role("button", name="Start").click()
-        await expect(page.get_by_role("heading", name="Measuring")).to_be_visible()
-        await page.get_by_role("button", name="Stop").click()
-        await expect(page.get_by_role("alert")).to_contain_text("nothing", timeout=RUN_MS)
-        await expect(page.get_by_role("button", name="Start")).to_be_focused()
-    assert receipts(tmp_path / "out") == []
+async def test_stopped_before_anything_was_measured(idle: tuple[Page, Path]) -> None:
+    page, out = idle
+    await page.get_by_label("Arm A").select_option("wasm")
+    await page.get_by_role("button", name="Start").click()
+    await expect(page.get_by_role("heading", name="Measuring")).to_be_visible()
+    await page.get_by_role("button", name="Stop").click()
+    await expect(page.get_by_role("alert")).to_contain_text("nothing", timeout=RUN_MS)
+    await expect(page.get_by_role("button", name="Start")).to_be_focused()
+    assert receipts(out) == []
 
 
 # A headless Chromium never hides a page, and DevTools' `Page.setWebLifecycleState` does nothing in
@@ -298,67 +337,68 @@ SHOW = """() => {
 }"""
 
 
-async def test_a_hidden_and_frozen_page_is_marked(visit: Open, tmp_path: Path) -> None:
-    async with visit("null:ms=500,null:ms=500") as page:
+async def test_a_hidden_page_is_marked_and_a_reload_ends_the_run(
+    visit: Open, tmp_path: Path
+) -> None:
+    async with visit("null:ms=400,null:ms=400") as page:
         await slot_after_start(page, 2)
         for frame in page.frames:
             await frame.evaluate(HIDE)
         await expect(page.locator("#unseen-note")).to_be_visible()
         for frame in page.frames[:1]:
             await frame.evaluate(SHOW)
+        await expect(page.locator("#marks")).to_contain_text("frozen")
+        await page.reload()
         await result_shown(page)
+        await expect(page.locator("#badge")).to_have_text("failed")
         await expect(page.locator("#suspect")).to_contain_text("frozen")
+        await expect(page.get_by_role("button", name="Start")).to_be_enabled()
     (receipt,) = receipts(tmp_path / "out")
     (block,) = receipt["comparison"]["blocks"]
     kinds = {event["kind"] for slot in receipt["slots"] for event in slot["events"]}
     assert {"hidden", "frozen"} <= kinds
     assert any("frozen" in reason for reason in block["suspect"])
-
-
-async def test_a_reload_in_the_middle_ends_the_run(visit: Open, tmp_path: Path) -> None:
-    async with visit("null:ms=500,null:ms=500") as page:
-        await slot_after_start(page, 2)
-        await page.reload()
-        await result_shown(page)
-        await expect(page.locator("#badge")).to_have_text("failed")
-        await expect(page.get_by_role("button", name="Start")).to_be_enabled()
-    (receipt,) = receipts(tmp_path / "out")
     assert receipt["slots"][-1]["status"] == "failed"
     assert "reloaded" in receipt["slots"][-1]["failure"]["message"]
 
 
-async def test_what_is_wrong_is_said_where_it_was_chosen(visit: Open) -> None:
-    async with visit() as page:
-        await page.get_by_text("More choices").click()
-        await page.get_by_label("Options of A").fill("speed=high")
-        await page.get_by_role("button", name="Start").click()
-        await expect(page.get_by_role("alert")).to_contain_text("unknown option 'speed'")
-        await expect(page.get_by_role("button", name="Start")).to_be_focused()
+async def test_what_is_wrong_is_said_where_it_was_chosen(idle: tuple[Page, Path]) -> None:
+    page, _ = idle
+    await page.get_by_label("Arm A").select_option("wasm")
+    more = page.locator("#more")
+    await more.click()
+    await page.get_by_label("Options of A").fill("speed=high")
+    await page.get_by_role("button", name="Start").click()
+    await expect(page.get_by_role("alert")).to_contain_text("unknown option 'speed'")
+    await expect(page.get_by_role("button", name="Start")).to_be_focused()
+    await page.get_by_label("Options of A").fill("")
+    await more.click()
 
 
-async def test_another_visitor_and_another_tab(visit: Open, chromium: Browser) -> None:
-    async with visit() as page:
-        tab = await page.context.new_page()
-        await tab.goto(page.url)
-        await expect(tab.get_by_role("alert")).to_contain_text("another tab")
-        stranger = await chromium.new_context()
-        other = await stranger.new_page()
-        response = await other.goto(page.url)
-        assert response is not None and response.status == 403
-        await expect(other.locator("body")).to_contain_text("opened in another browser before")
-        await stranger.close()
-        await expect(page.get_by_role("button", name="Start")).to_be_enabled()
+async def test_another_visitor_and_another_tab(idle: tuple[Page, Path], chromium: Browser) -> None:
+    page, _ = idle
+    tab = await page.context.new_page()
+    await tab.goto(page.url)
+    await expect(tab.get_by_role("alert")).to_contain_text("another tab")
+    await tab.close()
+    stranger = await chromium.new_context()
+    other = await stranger.new_page()
+    response = await other.goto(page.url)
+    assert response is not None and response.status == 403
+    await expect(other.locator("body")).to_contain_text("opened in another browser before")
+    await stranger.close()
+    await expect(page.get_by_role("button", name="Start")).to_be_enabled()
 
 
-async def test_what_this_browser_lacks_is_not_offered(visit: Open) -> None:
+async def test_what_this_browser_lacks_is_not_offered(idle: tuple[Page, Path]) -> None:
     """Without a GPU there is no webgpu arm; the reason stands below."""
-    async with visit("webgpu,wasm") as page:
-        option = page.locator("#arm-a option[value=webgpu]")
-        if await option.is_enabled():
-            pytest.skip("this browser offers WebGPU")
-        await expect(option).to_have_text("webgpu (not here)")
-        await expect(page.locator("#lacking")).to_contain_text("no WebGPU")
-        assert await page.get_by_label("Arm A").input_value() == "wasm"
+    page, _ = idle
+    option = page.locator("#arm-a option[value=webgpu]")
+    if await option.is_enabled():
+        pytest.skip("this browser offers WebGPU")
+    await expect(option).to_have_text("webgpu (not here)")
+    await expect(page.locator("#lacking")).to_contain_text("no WebGPU")
+    assert await page.get_by_label("Arm A").input_value() == "wasm"
 
 
 async def test_over_https_for_another_device(
@@ -418,17 +458,19 @@ CONTRAST = """() => {
 
 
 async def check_for_everybody(page: Page) -> None:
-    """Contrast in light and dark, nothing that moves, no scrolling sideways, no axe violation."""
-    for scheme in ("light", "dark"):
-        await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
+    """On a phone and on a desk, light and dark: contrast, nothing that moves, no scrolling
+    sideways, no axe violation."""
+    wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    schemes: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+    for width, scheme in itertools.product((360, 1000), schemes):
+        await page.set_viewport_size({"width": width, "height": 800})
+        await page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
         found = await page.evaluate(CONTRAST)
         assert len(found) > 10
         assert [entry for entry in found if entry[0] < 4.5] == []
-        moving = await page.evaluate("document.getAnimations().length")
-        assert moving == 0
-        await check_with_axe(page)
-    wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-    assert await page.evaluate(wide) <= 0
+        assert await page.evaluate("document.getAnimations().length") == 0
+        assert await page.evaluate(wide) <= 0
+    await check_with_axe(page)
 
 
 async def check_with_axe(page: Page) -> None:
@@ -440,30 +482,3 @@ async def check_with_axe(page: Page) -> None:
     results = (await Axe().run(page, context="main")).response
     assert [(v["id"], [n["html"] for n in v["nodes"]]) for v in results["violations"]] == []
     assert len(results["passes"]) > 10
-
-
-@pytest.mark.parametrize("width", [360, 1000])
-async def test_before_during_and_after_a_run(visit: Open, width: int) -> None:
-    viewport = {"width": width, "height": 800}
-    async with visit("null:ms=600,null:ms=700", viewport=viewport) as page:
-        await page.get_by_text("More choices").click()
-        await check_for_everybody(page)
-        tree = await page.locator("body").aria_snapshot()
-        for line in ('heading "How fast does this browser train?" [level=1]', 'combobox "Model"',
-                     'combobox "Arm A"', 'combobox "Arm B"', 'textbox "Options of A"',
-                     'textbox "Blocks"', 'textbox "Time"', 'button "Start"'):  # fmt: skip
-            assert line in tree
-        await slot_after_start(page, 2)
-        await check_for_everybody(page)
-        tree = await page.locator("body").aria_snapshot()
-        assert re.search(r'progressbar "Slot \d of 4, block 1 of 1: [AB] null"', tree)
-        assert re.search(r"status: .?Slot \d of 4", tree)
-        assert 'button "Stop"' in tree and 'rowheader "1"' in tree
-        await expect(page.locator("#curve svg")).to_have_attribute(
-            "aria-label", re.compile(r"[AB] null: loss [\d.]+ at step 1"), timeout=RUN_MS
-        )
-        await result_shown(page)
-        await check_for_everybody(page)
-        await expect(page.get_by_role("status")).to_have_text(re.compile("^Done. "))
-        tree = await page.locator("body").aria_snapshot()
-        assert 'link "Download the receipt"' in tree and 'columnheader "Outcome"' in tree

@@ -143,6 +143,7 @@ function show_run({ phase, run }) {
     at("phase").textContent = "Starting …";
     at("bar").removeAttribute("value");
     at("left").textContent = "";
+    visible("raw", false);
     visible("blocks-part", false);
     visible("curve-figure", false);
     visible("plan-part", false);
@@ -156,6 +157,8 @@ function show_run({ phase, run }) {
   at("left").textContent = run.left_s === null ? `Preparing; the whole run takes at most about ${time(run.budget_s)}` : left(now_left(run));
   announce(place ? `${words}. ${left(run.left_s)}` : words);
   at("live-arms").replaceChildren(...run.arms.map((arm) => live_arm(arm, place)));
+  at("raw").textContent = `A/B ${figures(run.raw_ratio)} so far: raw figures, no interval, no claim before the end`;
+  visible("raw", run.raw_ratio !== null);
   const curves = run.arms.map(({ side, name, curve }) => ({ side, name, points: curve }));
   visible("curve-figure", curves.some(({ points }) => points.length > 1));
   redraw = () => at("curve-figure").hidden || draw_curves(at("curve"), curves);

@@ -74,6 +74,7 @@ class PageDisplay(Silent):
             left_s=left_s,
             budget_s=self._request.purpose.budget_s,
             place=_place(state),
+            raw_ratio=state.raw_ratio(),
             order=tuple("".join(block) for block in plan.order) if plan else (),
             slots=tuple(map(_slot, state.ended)),
             said=tuple(self._said[-MOST_LINES:]),
@@ -95,7 +96,9 @@ class PageDisplay(Silent):
 
 def _place(state: State) -> Place | None:
     slot = state.slot
-    return slot and Place(
+    if slot is None:
+        return None
+    return Place(
         number=slot.number, slots=slot.slots, block=slot.block, blocks=slot.blocks,
         position=slot.position, side=slot.side,
     )  # fmt: skip

@@ -136,6 +136,7 @@ class RunView(Record):
     left_s: float | None = None
     budget_s: float
     place: Place | None = None
+    raw_ratio: float | None = Field(default=None, description="A/B of the medians; no claim")
     order: tuple[str, ...] = Field(
         default=(), description="of each planned block: ABBA; known once the plan is frozen"
     )
