@@ -38,6 +38,23 @@ export function draw_curves(place, curves) {
   place.replaceChildren(svg);
 }
 
+// The newest windows of an arm, ms/step from the fastest to the slowest, one dot each and a line at the median: a
+// glance at their spread. What it says stands beside it in figures.
+export function draw_windows(side, values, median) {
+  const svg = element("svg", { class: "windows", viewBox: "0 0 240 36", preserveAspectRatio: "none", "aria-hidden": "true" });
+  const known = values.filter(Number.isFinite);
+  if (!known.length) return svg;
+  const [low, high] = [Math.min(...known), Math.max(...known)];
+  const y = (value) => (high > low ? 4 + ((high - value) / (high - low)) * 28 : 18).toFixed(1);
+  if (Number.isFinite(median)) svg.append(element("path", { class: "axis", d: `M0 ${y(Math.max(low, Math.min(high, median)))}H240` }));
+  known.forEach((value, index) => {
+    const x = known.length > 1 ? 4 + (index * 232) / (known.length - 1) : 120;
+    // A line of no length with round ends stays round however the picture is stretched.
+    svg.append(element("path", { class: `dot ${side.toLowerCase()}`, d: `M${x.toFixed(1)} ${y(value)}h0` }));
+  });
+  return svg;
+}
+
 function described(curves) {
   return curves
     .filter(({ points }) => points.length)

@@ -1,6 +1,6 @@
 // Shows a state of the driver. Text goes in as text: what a page, a preset or a receipt says is never markup.
 
-import { draw_curves } from "./serve_chart.js";
+import { draw_curves, draw_windows } from "./serve_chart.js";
 
 const at = (id) => document.getElementById(id);
 
@@ -43,6 +43,7 @@ export function show(state, before) {
   visible("result", phase === "ready" && result !== null);
   visible("about", state.browser !== null && !busy);
   say(state.problem ?? "");
+  visible("take", phase !== "ended"); // nobody answers any more
   if (phase === "ended") {
     visible("result", result !== null);
     say("The session has ended: driver serve was stopped in the terminal. Receipts are in its folder.");
@@ -95,11 +96,11 @@ const adapter_words = (kind) =>
   ({ software: "computed on the processor: times say nothing about a GPU", hardware: "hardware" })[kind] ??
   "not proved to be hardware from within a page";
 
-function options(select, offers, wanted) {
+function options(select, offers, wanted, words = ({ name }) => name) {
   select.replaceChildren(
-    ...offers.map(({ name, reason }) => {
-      const option = make("option", { value: name, text: reason ? `${name} (not here)` : name });
-      option.disabled = reason !== null;
+    ...offers.map((offer) => {
+      const option = make("option", { value: offer.name, text: offer.reason ? `${offer.name} (not here)` : words(offer) });
+      option.disabled = offer.reason !== null;
       return option;
     }),
   );
@@ -108,7 +109,8 @@ function options(select, offers, wanted) {
 }
 
 function fill_form({ arms, presets, wish }) {
-  options(at("preset"), presets, wish.preset);
+  options(at("preset"), presets, wish.preset, ({ name, parameters, budget }) =>
+    `${name}: ${parameters.toLocaleString("en")} parameters, at most about ${budget}`);
   options(at("arm-a"), arms, wish.a);
   options(at("arm-b"), arms, wish.b);
   for (const [id, key] of [["a-options", "a_options"], ["b-options", "b_options"], ["blocks-wish", "blocks"], ["budget", "budget"]]) {
@@ -122,8 +124,8 @@ function fill_form({ arms, presets, wish }) {
     select.onchange = tell;
     tell();
   };
-  about(at("preset"), presets, ({ meaning, parameters, budget, blocks }) =>
-    `${meaning ? `${meaning.replace(/\.$/, "")}. ` : ""}${parameters.toLocaleString("en")} parameters, ${blocks} blocks of four slots, at most about ${budget}.`);
+  about(at("preset"), presets, ({ meaning, blocks }) =>
+    `${meaning ? `${meaning.replace(/\.$/, "")}. ` : ""}${blocks} block${blocks === 1 ? "" : "s"} of four slots, A B B A.`);
   about(at("arm-a"), arms, ({ meaning }) => sentence(meaning));
   about(at("arm-b"), arms, ({ meaning }) => sentence(meaning));
   const lacking = [...arms, ...presets].filter(({ reason }) => reason !== null);
@@ -147,15 +149,19 @@ function show_run({ phase, run }) {
     visible("blocks-part", false);
     visible("curve-figure", false);
     visible("plan-part", false);
+    at("what").textContent = "";
     at("live-arms").replaceChildren();
     return;
   }
   const { place } = run;
+  const [a, b] = run.arms;
+  at("what").textContent = `${run.preset}: A ${a.name} against B ${b.name}`;
   const words = phase === "stopping" ? "Stopping: what was measured is kept …" : place ? slot_words(place, run.arms) : capital(run.phase);
   at("phase").textContent = words;
   at("bar").value = run.share;
   at("left").textContent = run.left_s === null ? `Preparing; the whole run takes at most about ${time(run.budget_s)}` : left(now_left(run));
   announce(place ? `${words}. ${left(run.left_s)}` : words);
+  visible("live-arms", run.order.length > 0);
   at("live-arms").replaceChildren(...run.arms.map((arm) => live_arm(arm, place)));
   at("raw").textContent = `A/B ${figures(run.raw_ratio)} so far: raw figures, no interval, no claim before the end`;
   visible("raw", run.raw_ratio !== null);
@@ -190,7 +196,7 @@ const left = (seconds) => (seconds > 0 ? `About ${time(seconds)} left` : "Almost
 const time = (seconds) =>
   seconds < 90 ? `${Math.max(1, Math.round(seconds))} s` : `${Math.round(seconds / 60)} min`;
 
-function live_arm({ side, name, canonical, step_ms, median_step_ms, windows, loss }, place) {
+function live_arm({ side, name, canonical, step_ms, median_step_ms, windows, newest_ms, loss }, place) {
   const step = make("p", { class: "step", text: figures(step_ms) });
   step.append(" ", make("small", { text: "ms/step" }));
   const now = place?.side === side ? [make("span", { class: "now", text: " · training now" })] : [];
@@ -198,6 +204,7 @@ function live_arm({ side, name, canonical, step_ms, median_step_ms, windows, los
     make("h3", { text: `${side} ${name}` }, ...now),
     step,
     make("p", { text: `Median of ${windows} window${windows === 1 ? "" : "s"} so far ${figures(median_step_ms)}` }),
+    draw_windows(side, newest_ms, median_step_ms),
     make("p", { text: `Loss ${figures(loss)}` }),
     make("p", { class: "muted", text: canonical.replaceAll("+", " ") }));
 }

@@ -23,6 +23,7 @@ from driver.serve.state import (
 from driver.stats import planned_blocks, step_ms
 
 MOST_POINTS = 240  # of a curve; a page is about that many pixels wide
+MOST_WINDOWS = 60
 MOST_LINES = 20
 _SIDES: tuple[Side, Side] = ("A", "B")
 
@@ -89,7 +90,8 @@ class PageDisplay(Silent):
             return ArmView(side=side, name=spec.name, canonical=canonical)
         return ArmView(
             side=side, name=spec.name, canonical=canonical, step_ms=now.last_ms,
-            median_step_ms=now.median_ms, windows=len(now.windows_ms), loss=now.loss,
+            median_step_ms=now.median_ms, windows=len(now.windows_ms),
+            newest_ms=tuple(now.windows_ms[-MOST_WINDOWS:]), loss=now.loss,
             curve=thinned(now.curve),
         )  # fmt: skip
 

@@ -111,6 +111,7 @@ class ArmView(Record):
     step_ms: Number | None = Field(default=None, description="of its newest window")
     median_step_ms: Number | None = Field(default=None, description="over all its windows so far")
     windows: int = 0
+    newest_ms: tuple[Number, ...] = Field(default=(), description="of its newest windows, per step")
     loss: Number | None = None
     curve: tuple[tuple[int, Number], ...] = Field(default=(), description="step, loss; newest slot")
 
