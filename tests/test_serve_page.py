@@ -29,7 +29,7 @@ from driver.serve import serve
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ROOT = Path(__file__).resolve().parents[1]
-RUN_MS = 90_000  # what a run may take on a busy machine
+RUN_MS = 60_000  # what a run may take on a busy machine
 PHONE = (
     "Mozilla/5.0 (Linux; Android 15; Pixel 9) AppleWebKit/537.36 (KHTML, like Gecko) "
     "Chrome/156.0.0.0 Mobile Safari/537.36"
@@ -315,6 +315,8 @@ async def tab_to(page: Page, target: str) -> None:
 
 async def slot_after_start(page: Page, number: int) -> None:
     await page.get_by_role("button", name="Start").click()
+    # Until then the text of an earlier run is still there, hidden.
+    await expect(page.get_by_role("heading", name="Measuring")).to_be_visible()
     await slot_runs(page, number)
 
 
