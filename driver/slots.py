@@ -169,7 +169,7 @@ class Blocks:
         op = progress.result
         if op.label == "window" and op.ms is not None and op.steps:
             self.report.window(side, op.ms / op.steps)
-        self.report.step(progress.steps_done, progress.loss)
+        self.report.step(progress.steps_done, progress.loss, op.losses)
 
     def _left_s(self, index: int, slots: int) -> float:
         """Time for the slots from `index` on: by the plan's estimate, after a block by its pace."""

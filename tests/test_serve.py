@@ -566,12 +566,14 @@ async def test_the_page_shows_what_the_terminal_shows(tmp_path: Path) -> None:
             report.slot(f"slot {number}", 4, now)
             report.window(side, 10.0 if side == "A" else 5.0)
             report.step(2, 5.25)
-            assert display.view.arms[0 if side == "A" else 1].curve == ((2, 5.25),)
+            report.step(4, 5.0, [5.125, 5.0])
+            curve = ((2, 5.25), (3, 5.125), (4, 5.0))
+            assert display.view.arms[0 if side == "A" else 1].curve == curve
             slot = receipts.parts().slots[number - 1]
             report.slot_ended(slot)
         view = display.view
         assert view.place and (view.place.number, view.place.block) == (4, 1)
-        assert view.share == (3 + 2 / 4) / slots
+        assert view.share == (3 + 4 / 4) / slots
         assert view.left_s and 80 < view.left_s <= 90
         assert [arm.median_step_ms for arm in view.arms] == [10.0, 5.0]
         assert [arm.windows for arm in view.arms] == [2, 2]

@@ -14,14 +14,18 @@ function make(tag, { text = null, ...fields } = {}, ...children) {
 
 const lines = (list, texts) => list.replaceChildren(...texts.map((text) => make("li", { text })));
 const visible = (id, on) => { at(id).hidden = !on; };
-const figures = (value) => (Number.isFinite(value) ? String(Number(value.toPrecision(4))) : "–");
+const figures = (value) => (!Number.isFinite(value) ? "–" : value >= 1000 ? value.toFixed(0) : value.toPrecision(4));
+const upper = (text) => `${text[0].toUpperCase()}${text.slice(1)}`;
+// Options may break after each of them, and are copied as they are.
+const breakable = (text) => text.split(/(?<=\+)/).flatMap((part) => [part, make("wbr")]);
 const letter = (side) => side.toLowerCase();
 
 // What went wrong, or nothing.
 export function say(text) {
   const place = at("problem");
-  if (place.textContent === text) return;
-  place.textContent = text;
+  const words = text && upper(text);
+  if (place.textContent === words) return; // said once
+  place.textContent = words;
   place.hidden = !text;
 }
 
@@ -39,6 +43,7 @@ export function show(state, before) {
   at("version").textContent = state.driver;
   visible("waiting", phase === "meeting" && !state.problem);
   visible("setup", phase === "ready");
+  at("setup-title").textContent = result ? "Measure again" : "What to measure";
   visible("running", busy);
   visible("result", phase === "ready" && result !== null);
   visible("about", state.browser !== null && !busy);
@@ -86,7 +91,7 @@ function show_browser({ browser, folder }) {
     ["Receipts", folder],
   ];
   at("facts").replaceChildren(...facts.flatMap(([name, text]) => [make("dt", { text: name }), make("dd", { text })]));
-  lines(at("notes"), browser.notes);
+  lines(at("notes"), browser.notes.map((text) => `${upper(text)}.`));
   at("leaves").textContent = browser.elsewhere
     ? `Results go to the driver that you started at ${location.hostname}, and nowhere else; receipts stay there, in ${folder}.`
     : `This page talks to the driver that you started here, and to nobody else. Receipts stay in ${folder}.`;
@@ -135,7 +140,7 @@ function fill_form({ arms, presets, wish }) {
   at("start").disabled = !(at("preset").value && at("arm-a").value && at("arm-b").value);
 }
 
-const sentence = (text) => `${text[0].toUpperCase()}${text.slice(1)}.`;
+const sentence = (text) => `${upper(text)}.`;
 
 // ------------------------------------------------------------------------------ while it runs
 
@@ -173,7 +178,7 @@ function show_run({ phase, run }) {
   at("blocks").replaceChildren(...block_rows(run));
   lines(at("marks"), run.slots.flatMap(({ block, position, side, marks }) =>
     marks.map((mark) => `Block ${block}, slot ${position + 1} (${side}): ${mark}`)));
-  lines(at("plan"), run.said);
+  at("plan").replaceChildren(...run.said.map((text) => make("li", {}, ...breakable(text))));
   visible("plan-part", run.said.length > 0);
 }
 
@@ -181,7 +186,7 @@ function show_run({ phase, run }) {
 let redraw = () => {};
 addEventListener("resize", () => redraw());
 
-const capital = (text) => `${text[0].toUpperCase()}${text.slice(1)} …`;
+const capital = (text) => `${upper(text)} …`;
 const slot_words = ({ number, slots, block, blocks, side }, arms) =>
   `Slot ${number} of ${slots}, block ${block} of ${blocks}: ${side} ${arms.find((arm) => arm.side === side).name}`;
 // The driver estimates at the start of every slot; in between the time just passes.
@@ -196,17 +201,16 @@ const left = (seconds) => (seconds > 0 ? `About ${time(seconds)} left` : "Almost
 const time = (seconds) =>
   seconds < 90 ? `${Math.max(1, Math.round(seconds))} s` : `${Math.round(seconds / 60)} min`;
 
-function live_arm({ side, name, canonical, step_ms, median_step_ms, windows, newest_ms, loss }, place) {
+function live_arm({ side, name, step_ms, median_step_ms, windows, newest_ms, loss }, place) {
   const step = make("p", { class: "step", text: figures(step_ms) });
   step.append(" ", make("small", { text: "ms/step" }));
-  const now = place?.side === side ? [make("span", { class: "now", text: " · training now" })] : [];
   return make("div", { class: `arm ${letter(side)}` },
-    make("h3", { text: `${side} ${name}` }, ...now),
+    make("h3", { text: `${side} ${name}` }),
+    make("p", { class: "muted", text: place?.side === side ? "training now" : "waiting" }),
     step,
-    make("p", { text: `Median of ${windows} window${windows === 1 ? "" : "s"} so far ${figures(median_step_ms)}` }),
+    make("p", { text: `Median ${figures(median_step_ms)} of ${windows} window${windows === 1 ? "" : "s"} so far` }),
     draw_windows(side, newest_ms, median_step_ms),
-    make("p", { text: `Loss ${figures(loss)}` }),
-    make("p", { class: "muted", text: canonical.replaceAll("+", " ") }));
+    make("p", { text: `Loss ${figures(loss)}` }));
 }
 
 function block_rows({ order, slots, place }) {
@@ -238,7 +242,7 @@ function show_result(result) {
   at("line").textContent = result.line;
   at("detail").textContent = [result.detail, `${result.slots} of ${result.slots_planned} slots`].filter(Boolean).join("; ");
   at("result-arms").replaceChildren(...result.arms.map(result_arm));
-  at("headline").textContent = result.headline;
+  at("headline").replaceChildren(...breakable(result.headline));
   at("download").href = `serve/receipts/${result.number}`;
   at("download").download = result.file;
   at("report").href = `serve/receipts/${result.number}/report`;
@@ -255,7 +259,7 @@ function show_result(result) {
   visible("suspect-part", result.suspect.length > 0);
 }
 
-function result_arm({ side, name, canonical, step_ms, quartiles, gflops, windows, first_loss, last_loss, first_step_ms, compile_ms }) {
+function result_arm({ side, name, step_ms, quartiles, gflops, windows, first_loss, last_loss, first_step_ms, compile_ms }) {
   const step = make("p", { class: "step", text: figures(step_ms) });
   step.append(" ", make("small", { text: "ms/step" }));
   const spread = quartiles ? `, quartiles ${figures(quartiles[0])} to ${figures(quartiles[1])}` : "";
@@ -265,8 +269,7 @@ function result_arm({ side, name, canonical, step_ms, quartiles, gflops, windows
     make("p", { text: `Median of ${windows} windows${spread}` }),
     ...(gflops === null ? [] : [make("p", { text: `${figures(gflops)} GFLOP/s` })]),
     make("p", { text: `Loss ${figures(first_loss)} to ${figures(last_loss)}` }),
-    make("p", { text: `First step ${figures(first_step_ms)} ms, compile ${figures(compile_ms)} ms` }),
-    make("p", { class: "muted", text: canonical.replaceAll("+", " ") }));
+    make("p", { text: `First step ${figures(first_step_ms)} ms, compile ${figures(compile_ms)} ms` }));
 }
 
 function show_earlier({ earlier, phase }) {

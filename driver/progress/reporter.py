@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
@@ -106,14 +106,16 @@ class Reporter:
             state.arms[now.side].curve.clear()
         self._begin(text, total)
 
-    def step(self, done: int, loss: float | None = None) -> None:
-        """`done` steps of the phase are finished."""
+    def step(self, done: int, loss: float | None = None, losses: Sequence[float] = ()) -> None:
+        """`done` steps of the phase are finished; `loss` is the last one's, `losses` are those of
+        all steps since the last report, where they are known."""
         state = self._state
         state.done, state.loss = done, loss
         if state.slot and loss is not None:
             arm = state.arms[state.slot.side]
             arm.loss = loss
-            arm.curve.append((done, loss))
+            new = losses or (loss,)
+            arm.curve += zip(range(done - len(new) + 1, done + 1), new, strict=True)
         for display in self._displays:
             display.step(state)
 

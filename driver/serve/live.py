@@ -82,14 +82,11 @@ class PageDisplay(Silent):
         )
 
     def _arm(self, side: Side) -> ArmView:
-        which = _SIDES.index(side)
-        spec, plan = self._request.arms[which], self._state.plan
-        canonical = plan.arms[which].canonical if plan else spec.canonical
-        now = self._state.arms.get(side)
+        name, now = self._request.arms[_SIDES.index(side)].name, self._state.arms.get(side)
         if now is None:
-            return ArmView(side=side, name=spec.name, canonical=canonical)
+            return ArmView(side=side, name=name)
         return ArmView(
-            side=side, name=spec.name, canonical=canonical, step_ms=now.last_ms,
+            side=side, name=name, step_ms=now.last_ms,
             median_step_ms=now.median_ms, windows=len(now.windows_ms),
             newest_ms=tuple(now.windows_ms[-MOST_WINDOWS:]), loss=now.loss,
             curve=thinned(now.curve),
@@ -166,7 +163,6 @@ def _arm(receipt: Receipt, summary: ArmSummary) -> ArmResult:
     return ArmResult(
         side=summary.side,
         name=arm.name,
-        canonical=summary.arm,
         step_ms=summary.median_step_ms,
         quartiles=None if low is None or high is None else (low, high),
         gflops=summary.gflops,

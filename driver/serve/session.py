@@ -189,7 +189,7 @@ class Bench:
             with self.report.beside(display):
                 kept.append(await task)
         except DriverError as error:
-            problem = str(error)
+            problem = _by_fields(str(error))
             self.report.error(f"driver: {error}")
         except asyncio.CancelledError:
             current = asyncio.current_task()
@@ -225,6 +225,13 @@ class Bench:
                 "the page is hidden: browsers slow hidden pages down, so the slots that are hit "
                 "will be marked; bring it to the front"
             )
+
+
+def _by_fields(message: str) -> str:
+    """A message with the page's fields in the place of the command line's options."""
+    for option, field in (("--budget", "Time"), ("--blocks", "Blocks")):
+        message = message.replace(f"{option} ", f"“{field}” ")
+    return message
 
 
 # --------------------------------------------------------------------------- what is offered

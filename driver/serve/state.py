@@ -107,7 +107,6 @@ class ArmView(Record):
 
     side: Side
     name: str
-    canonical: str
     step_ms: Number | None = Field(default=None, description="of its newest window")
     median_step_ms: Number | None = Field(default=None, description="over all its windows so far")
     windows: int = 0
@@ -159,7 +158,6 @@ class ArmResult(Record):
 
     side: Side
     name: str
-    canonical: str
     step_ms: Number | None
     quartiles: tuple[Number, Number] | None
     gflops: Number | None
