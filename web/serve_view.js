@@ -201,7 +201,7 @@ const left = (seconds) => (seconds > 0 ? `About ${time(seconds)} left` : "Almost
 const time = (seconds) =>
   seconds < 90 ? `${Math.max(1, Math.round(seconds))} s` : `${Math.round(seconds / 60)} min`;
 
-function live_arm({ side, name, step_ms, median_step_ms, windows, newest_ms, loss }, place) {
+function live_arm({ side, name, label, step_ms, median_step_ms, windows, newest_ms, loss }, place) {
   const step = make("p", { class: "step", text: figures(step_ms) });
   step.append(" ", make("small", { text: "ms/step" }));
   return make("div", { class: `arm ${letter(side)}` },
@@ -210,7 +210,8 @@ function live_arm({ side, name, step_ms, median_step_ms, windows, newest_ms, los
     step,
     make("p", { text: `Median ${figures(median_step_ms)} of ${windows} window${windows === 1 ? "" : "s"} so far` }),
     draw_windows(side, newest_ms, median_step_ms),
-    make("p", { text: `Loss ${figures(loss)}` }));
+    make("p", { text: `Loss ${figures(loss)}` }),
+    ...(label === name ? [] : [make("p", { class: "muted", text: label })]));
 }
 
 function block_rows({ order, slots, place }) {

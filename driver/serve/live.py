@@ -84,9 +84,9 @@ class PageDisplay(Silent):
     def _arm(self, side: Side) -> ArmView:
         name, now = self._request.arms[_SIDES.index(side)].name, self._state.arms.get(side)
         if now is None:
-            return ArmView(side=side, name=name)
+            return ArmView(side=side, name=name, label=name)
         return ArmView(
-            side=side, name=name, step_ms=now.last_ms,
+            side=side, name=name, label=now.label, step_ms=now.last_ms,
             median_step_ms=now.median_ms, windows=len(now.windows_ms),
             newest_ms=tuple(now.windows_ms[-MOST_WINDOWS:]), loss=now.loss,
             curve=thinned(now.curve),

@@ -107,6 +107,7 @@ class ArmView(Record):
 
     side: Side
     name: str
+    label: str = Field(description="with what sets it apart from an arm of the same name")
     step_ms: Number | None = Field(default=None, description="of its newest window")
     median_step_ms: Number | None = Field(default=None, description="over all its windows so far")
     windows: int = 0
