@@ -430,7 +430,10 @@ async def test_a_connection_that_comes_back_keeps_the_job(
         assert await events(again) == ("frame", {"serial": 1, "path": "./?job=job-1"})
 
 
-async def test_facts_before_a_browser_came(page: ServePage) -> None:
+async def test_facts_before_a_browser_came(
+    page: ServePage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("driver.serve.tab.LOST_S", 0.2)
     with pytest.raises(RuntimeError, match="no browser"):
         _ = TabSession(page.tab).facts
     with pytest.raises(SlotError, match="no tab"):

@@ -104,7 +104,8 @@ class JobServer:
         }
         self.modules = {name: _sha256(data) for name, data in self._files.items()}
         self.sizes = {name: len(data) for name, data in self._files.items()}
-        self.headers = dict(_HEADERS)
+        self.headers: dict[str, str] = {}
+        """Of every response, in the place of the usual ones."""
         self._site = site
         self._token = secrets.token_urlsafe(24)
         self._data: dict[str, bytes | memoryview | Path] = {}
@@ -333,7 +334,7 @@ class JobServer:
         return web.Response(status=204)
 
     async def _add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
-        for name, value in self.headers.items():
+        for name, value in (_HEADERS | self.headers).items():
             response.headers.setdefault(name, value)
 
 
