@@ -100,6 +100,7 @@ def test_wasm_against_wasm64(run: RunPreset) -> None:
     assert receipt["environment"]["page"]["cross_origin_isolated"] is True
     assert any(name.endswith(".wasm") for name in _artifacts(receipt))
     assert "unqualified" in printed
+    assert "there will be no interval" in printed
     # Where a step's time goes is told where it is asked for.
     assert [arm["profile"] for arm in receipt["plan"]["arms"]] == [None, None]
     assert "profile" not in printed
