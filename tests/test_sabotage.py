@@ -566,8 +566,8 @@ def test_a_clock_that_stops_at_submission(
         "--arms", "wasm,webgpu:matmul=blocked+tile=8x8", "--budget", "9m", preset=long
     )
     assert code == 1
-    assert gates(receipt)["clock.B"]["status"] == "fail", gates(receipt)["clock.B"]
-    assert gates(receipt)["clock.A"]["status"] == "pass"  # a WASM step leaves nothing to wait for
+    for side in "AB":
+        assert gates(receipt)[f"clock.{side}"]["status"] == "fail"
     assert gates(receipt)["curve.loss.B"]["status"] == "pass"
 
 

@@ -347,13 +347,10 @@ def _clock(mine: Sequence[Slot], limit: float | None, remote: bool) -> Outcome:
     time on a busy machine does not do so in every window, so the least difference counts: a clock
     that stops before the work is done, or runs slowly, differs in all of them.
     """
-    shares = [
-        max(0.0, abs(by_driver - by_page) - POST_MS) / by_driver if by_driver > 0 else math.inf
-        for slot in mine
-        for by_page, by_driver in zip(
-            slot.windows_ms, (b - a for a, b in itertools.pairwise(slot.arrivals_ms)), strict=False
-        )
-    ]
+    shares = []
+    for slot in mine:
+        by_driver = [b - a for a, b in itertools.pairwise(slot.arrivals_ms)]
+        shares += [_apart(*both) for both in zip(slot.windows_ms, by_driver, strict=False)]
     if not shares:
         return None, "unknown", "the driver's own times of the windows: not recorded"
     least = math.nan if any(map(math.isnan, shares)) else min(shares)
@@ -361,6 +358,14 @@ def _clock(mine: Sequence[Slot], limit: float | None, remote: bool) -> Outcome:
     if remote and outcome[1] == "fail":
         return outcome[0], "unknown", f"{outcome[2]}; the page is on another machine, and far away"
     return outcome
+
+
+def _apart(by_page: float, by_driver: float) -> float:
+    """Share of a window, in ms by each clock, that the way to the driver does not explain."""
+    if math.isnan(by_page) or math.isnan(by_driver):
+        return math.nan
+    more = max(0.0, abs(by_driver - by_page) - POST_MS)
+    return more / by_driver if by_driver > 0 else math.inf
 
 
 def differences(expected: Mapping[str, Any], ran: Mapping[str, Any], at: str = "") -> list[str]:
