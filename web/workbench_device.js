@@ -8,6 +8,7 @@ const LEAST_MS = 3;
 const READBACKS = 9; // whose median tells how long an empty one takes
 const LONGEST_MS = 4000; // of one kernel's samples; at least LEAST are taken all the same
 const LEAST = 3;
+const ROOFLINE_MS = 600; // of the roofline's samples, likewise
 
 let least_ms = null; // of a sample
 let top = null; // the roofline: {chains, sample}
@@ -48,7 +49,8 @@ export async function device_roofline(bench, count) {
   await bench.triad(1);
   const times = await times_for(least_ms, (n) => bench.triad(n));
   const [all_gflops, bandwidth_all_gbs] = [[], []];
-  for (let i = 0; i < count; i++) {
+  const until = performance.now() + ROOFLINE_MS;
+  while (all_gflops.length < count && (all_gflops.length < LEAST || performance.now() < until)) {
     all_gflops.push(await top.sample());
     bandwidth_all_gbs.push((bytes * times) / (await bench.triad(times)) / 1e6);
   }
