@@ -252,8 +252,8 @@ def announce(plan: Plan, used_s: float) -> str:
         lines.append(f"  to keep the budget: {', '.join(plan.reductions)}")
     if len(plan.order) < LEAST_BLOCKS or len(plan.order) % 2:
         lines.append(
-            f"  there will be no interval, so no verdict on which is faster: it needs an even number "
-            f"of at least {LEAST_BLOCKS} blocks"
+            "  there will be no interval, and so no word on which is faster: that takes an even "
+            f"number of at least {LEAST_BLOCKS} blocks"
         )
     lines += [
         f"  {arm.side}  {arm.canonical}: {arm.warmup_steps} warm-up steps, {arm.windows} windows "

@@ -18,7 +18,7 @@ from driver.errors import UsageError
 from driver.host import FAR, state_record
 from driver.jobs import JobMaker
 from driver.plan import Measured, Purpose, announce, fit_budget, freeze, now_utc
-from driver.prepare import Preparation, probe
+from driver.prepare import Preparation, probe, resolve_here
 from driver.presets import Preset, check_memory
 from driver.progress import Reporter
 from driver.receipt import assemble, parse
@@ -74,6 +74,8 @@ async def run(
         async with BrowserSession(choice) as session:
             report.phase("asking the browser what it can do", 1)
             probed = await probe(session, server, request.arms)
+            for spec in request.arms:  # what is lacking for either is said before one is measured
+                resolve_here(spec, probed.features, probed.host.cores)
             if probed.host.remote:
                 report.say(f"{FAR}: times are measured there, and the verdict will be unqualified")
             else:

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 import receipts
+from conftest import ONE, WEBGPU
 from receipts import EVALUATOR, Parts, parts
 from test_run import RunPreset, gates
 from test_run import run as run_driver  # noqa: F401
@@ -519,10 +520,10 @@ def test_a_broken_kernel_is_caught(
         monkeypatch.setattr(
             layout, "WEBGPU_SRC", broken_sources(tmp_path, layout.WEBGPU_SRC, fault)
         )
-        arms, narrow = "webgpu:matmul=blocked+tile=8x8+workgroup=16x4,wasm:threads=1", True
+        arms, narrow = f"{WEBGPU},wasm:{ONE}", True
     else:
         monkeypatch.setattr(layout, "WASM_SRC", broken_sources(tmp_path, layout.WASM_SRC, fault))
-        arms, narrow = "wasm:threads=1,wasm:threads=1", fault.narrow
+        arms, narrow = f"wasm:{ONE},wasm:{ONE}", fault.narrow
     code, (receipt,), _ = run_driver(
         "--arms", arms, "--budget", "5m", preset=telling(preset, narrow)
     )  # fmt: skip
@@ -563,7 +564,7 @@ def test_a_clock_that_stops_at_submission(
     monkeypatch.setattr(run_module, "JobServer", lambda **given: JobServer(web, **given))
     long = telling(preset, narrow=False)  # windows that last longer than telling of them
     code, (receipt,), _ = run_driver(
-        "--arms", "wasm,webgpu:matmul=blocked+tile=8x8", "--budget", "9m", preset=long
+        "--arms", f"wasm:{ONE},{WEBGPU}", "--budget", "9m", preset=long
     )
     assert code == 1
     for side in "AB":
@@ -606,7 +607,7 @@ def test_a_software_adapter_under_another_name(
         return facts.model_copy(update={"gpu_devices": devices}), process
 
     monkeypatch.setattr(session, "learn", learn)
-    code, (receipt,), _ = run_driver("--arms", "wasm,webgpu:matmul=blocked+tile=8x8")
+    code, (receipt,), _ = run_driver("--arms", f"wasm:{ONE},{WEBGPU}")
     assert receipt["environment"]["adapter"]["vendor"] == "nvidia"
     if receipt["environment"]["adapter_verdict"] == "hardware":
         pytest.skip("this machine's adapter really is a GPU")
@@ -660,7 +661,7 @@ def test_fifty_clean_runs(
     words = []
     for seed in range(50):
         code, found, _ = run_driver(
-            "--arms", "wasm:threads=1,wasm:threads=1", "--blocks", 4, "--seed", seed,
+            "--arms", f"wasm:{ONE},wasm:{ONE}", "--blocks", 4, "--seed", seed,
             "--budget", "10m",
         )  # fmt: skip
         receipt = found[-1]
