@@ -139,11 +139,11 @@ def speed_of(
     Of several measurements of the adapter the slowest counts: a clock that is wrong makes it fast.
     """
     found = [line for line in adapter if line]
-    flops = min((_best(line.all_gflops) for line in found), default=0.0)
-    bandwidth = min((_best(line.bandwidth_all_gbs) for line in found), default=0.0)
+    flops = min((best_sample(line.all_gflops) for line in found), default=0.0)
+    bandwidth = min((best_sample(line.bandwidth_all_gbs) for line in found), default=0.0)
     # On a busy machine all threads together may have reached less than one alone.
-    core_flops = _best([*cpu.core_gflops, *cpu.all_gflops]) if cpu else 0.0
-    core_bandwidth = _best([*cpu.bandwidth_core_gbs, *cpu.bandwidth_all_gbs]) if cpu else 0.0
+    core_flops = best_sample([*cpu.core_gflops, *cpu.all_gflops]) if cpu else 0.0
+    core_bandwidth = best_sample([*cpu.bandwidth_core_gbs, *cpu.bandwidth_all_gbs]) if cpu else 0.0
     if not (flops and bandwidth and core_flops and core_bandwidth and cpu):
         return AdapterSpeed(
             kind="unmeasured", reason="how fast it computes beside this machine is not known"
@@ -164,7 +164,7 @@ def speed_of(
     return AdapterSpeed(kind=None, reason=f"{words}: either is possible")
 
 
-def _best(samples: Sequence[float]) -> float:
+def best_sample(samples: Sequence[float]) -> float:
     """The largest that is a number above 0, else 0: what disturbs a machine only adds time."""
     return max((x for x in samples if 0 < x < math.inf), default=0.0)
 

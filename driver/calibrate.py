@@ -14,15 +14,13 @@ from driver.browser import BrowserChoice, ChosenBrowser
 from driver.calibration import calibration_key, calibration_of, calibration_run
 from driver.corpus import Corpus
 from driver.errors import RunError
-from driver.plan import Purpose
+from driver.plan import MARGIN, Purpose
 from driver.presets import Preset
 from driver.progress import Reporter
 from driver.receipt import parse
 from driver.records import Calibration, CalibrationRun, Receipt
 from driver.run import Request as RunRequest
 from driver.run import run
-
-MARGIN = 0.02
 
 
 @dataclass(frozen=True)

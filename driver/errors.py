@@ -6,6 +6,7 @@
     │   ├── ArmError            an arm's name or options
     │   ├── CorpusError         a corpus file
     │   ├── CaseError           a case or result file
+    │   ├── BudgetError         too little time for the least run
     │   └── ReceiptError        a receipt that cannot be read
     ├── LackError           3   this environment lacks something; says how to get it
     │   ├── BrowserMissing
@@ -46,6 +47,10 @@ class CorpusError(UsageError):
 
 class CaseError(UsageError):
     """A case file cannot be read or does not hold together."""
+
+
+class BudgetError(UsageError):
+    """The budget is too short for even the least run."""
 
 
 class ReceiptError(UsageError):

@@ -233,9 +233,12 @@ def threads_op(count: int) -> Op:
     return Op(op="threads", count=count)
 
 
-def kernel_op(kernel: Kernel, count: int = 0, label: str | None = None) -> Op:
-    """One product on the job's inputs: timed `count` times, its output posted under `label`."""
-    return Op(op="kernel", kernel=kernel, count=count, label=label)
+def kernel_op(kernel: Kernel, count: int = 0, label: str | None = None, alone: bool = False) -> Op:
+    """One product on the job's inputs: timed `count` times, its output posted under `label`.
+
+    `alone`: without samples of the roofline in between, as a choice among kernels needs none.
+    """
+    return Op(op="kernel", kernel=kernel, count=count, label=label, alone=alone)
 
 
 def profile_op(steps: int, rounds: int) -> Op:

@@ -20,7 +20,15 @@ from driver.arms import TILE_OF, ArmSpec, Value, canonical, resolve, with_choice
 from driver.axes import Step, axis_of, steps
 from driver.browser import BrowserChoice, BrowserSession, ChosenBrowser
 from driver.corpus import Corpus
-from driver.errors import ArmError, DriverError, Interrupted, SlotError, Unsupported, UsageError
+from driver.errors import (
+    ArmError,
+    BudgetError,
+    DriverError,
+    Interrupted,
+    SlotError,
+    Unsupported,
+    UsageError,
+)
 from driver.host import Host
 from driver.jobs import ADDRESS
 from driver.plan import Purpose, now_utc
@@ -363,7 +371,7 @@ async def climb_pair(
         pairs += partial or [_without(blank, "interrupted", Interrupted.exit_code)]
         raise
     except DriverError as error:
-        why = f"{error} ({MORE_BUDGET})" if "--budget" in str(error) else str(error)
+        why = f"{error} ({MORE_BUDGET})" if isinstance(error, BudgetError) else str(error)
         report.error(f"driver: {blank.before} → {blank.after}: {why}")
         pairs.append(_without(blank, why, error.exit_code))
 

@@ -53,6 +53,8 @@ class JobOutcome:
     result: JobResult | None
     ops: tuple[OpResult, ...]
     blobs: dict[str, bytearray] = field(repr=False)
+    arrivals_ms: tuple[float, ...]
+    """When the page told of each instruction's end, by the driver's own clock."""
     events: tuple[PageEvent, ...]
     wall_ms: float
 
@@ -115,6 +117,7 @@ async def run_job(
         result=result,
         ops=tuple(result.ops if result else handle.ops),
         blobs=handle.blobs,
+        arrivals_ms=tuple(handle.arrivals_ms),
         events=tuple(events),
         wall_ms=(time.monotonic() - began) * 1e3,
     )

@@ -7,9 +7,9 @@ from driver import __version__, adapter, layout, machine, store
 from driver.arms import canonical
 from driver.calibration import calibration_key
 from driver.corpus import Corpus, unigram_entropy
-from driver.errors import UsageError
+from driver.errors import BudgetError
 from driver.jobs import JobMaker
-from driver.parity import gate_plans, judge
+from driver.parity import LEAST_BLOCKS, LEAST_CURVE_TO_LEARN, gate_plans, judge
 from driver.power import MOST_BLOCKS, PILOT_BLOCKS, STEIN_POWER
 from driver.prepare import Prepared, Probed
 from driver.receipt import frozen
@@ -106,7 +106,7 @@ def fit_budget(
     """What fits the budget, and the numbers of steps of the reference and of its float32 replicas:
     none without a step's time.
 
-    Raises UsageError, with the time that the least run needs, when nothing does.
+    Raises BudgetError, with the time that the least run needs, when nothing does.
     """
     preset = workload.preset
     wishes = Wishes(
@@ -116,6 +116,7 @@ def fit_budget(
         warmup_ms=preset.warmup_ms,
         window_ms=preset.window_ms,
         max_steps_per_window=preset.max_steps_per_window,
+        least_steps=LEAST_CURVE_TO_LEARN,
     )
     costs = (sides[0].cost, sides[1].cost)
     trains = any(side.parity.applicable for side in sides)
@@ -125,7 +126,7 @@ def fit_budget(
     if shape is None:
         need_s = used_s + least(wishes, costs, BROWSER_MS).estimated_ms / 1000 / share
         steps = ", ".join(f"{side.spec.name} {side.cost.step_ms:.0f} ms/step" for side in sides)
-        raise UsageError(
+        raise BudgetError(
             f"a budget of {purpose.budget_s:.0f} s is too short for preset {preset.name} here "
             f"({steps}): even one block of single steps takes about {need_s:.0f} s in all. "
             f"Use --budget {int(need_s * 1.2) + 1}s or more, or a smaller preset"
@@ -249,6 +250,11 @@ def announce(plan: Plan, used_s: float) -> str:
     ]
     if plan.reductions:
         lines.append(f"  to keep the budget: {', '.join(plan.reductions)}")
+    if len(plan.order) < LEAST_BLOCKS or len(plan.order) % 2:
+        lines.append(
+            "  there will be no interval, and so no word on which is faster: that takes an even "
+            f"number of at least {LEAST_BLOCKS} blocks"
+        )
     lines += [
         f"  {arm.side}  {arm.canonical}: {arm.warmup_steps} warm-up steps, {arm.windows} windows "
         f"of {arm.steps_per_window}, about {arm.estimated_step_ms:.4g} ms/step"

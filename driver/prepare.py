@@ -19,7 +19,7 @@ from driver.arms import (
 )
 from driver.aside import aside
 from driver.browser import Session
-from driver.errors import ArmError, SlotError, Unsupported, UsageError
+from driver.errors import ArmError, BudgetError, SlotError, Unsupported
 from driver.host import Host, host_of
 from driver.jobs import (
     JobMaker,
@@ -368,7 +368,7 @@ class Preparation:
             on_progress=self.on_progress,
         )
         if outcome.failure and outcome.failure.kind == "hang":
-            raise UsageError(self._too_slow(arm, outcome))
+            raise BudgetError(self._too_slow(arm, outcome))
         return expect_result(outcome, f"arm {arm.name} failed in its preparation", arm.name)
 
     def _too_slow(self, arm: ArmJob, outcome: JobOutcome) -> str:

@@ -15,14 +15,14 @@ from driver.aside import GoOn, aside
 from driver.browser import Browser
 from driver.corpus import Corpus
 from driver.errors import UsageError
-from driver.host import FAR, state_record
+from driver.host import FAR, Host, state_record
 from driver.jobs import JobMaker
 from driver.plan import Measured, Purpose, announce, fit_budget, freeze, now_utc
-from driver.prepare import Preparation, probe
+from driver.prepare import Preparation, probe, resolve_here
 from driver.presets import Preset, check_memory
 from driver.progress import Reporter
 from driver.receipt import assemble, parse
-from driver.records import Receipt
+from driver.records import OthersCpu, Receipt
 from driver.reference import Tensors
 from driver.replicas import REPLICAS
 from driver.report import html
@@ -73,11 +73,10 @@ async def run(
         async with browser.session() as session:
             report.phase("asking the browser what it can do", 1)
             probed = await probe(session, server, request.arms)
-            if probed.host.remote:
-                report.say(f"{FAR}: times are measured there, and the verdict will be unqualified")
-            else:
-                for warning in machine.warnings(state, others):
-                    report.say(f"warning: {warning}")
+            for spec in request.arms:  # what is lacking for either is said before one is measured
+                resolve_here(spec, probed.features, probed.host.cores)
+            for remark in _remarks(probed.host, state, others):
+                report.say(remark)
             preparation = Preparation(
                 session, server, maker, workload, probed.features, probed.host.cores,
                 request.purpose.budget_s, state.memory_available_bytes,
@@ -132,6 +131,13 @@ async def run(
                 on_partial(receipt, path)
                 raise
     return _write(request, measured, report)
+
+
+def _remarks(host: Host, state: machine.MachineState, others: OthersCpu) -> list[str]:
+    """What a person should know of the machine before anything is measured."""
+    if host.remote:
+        return [f"{FAR}: times are measured there, and the verdict will be unqualified"]
+    return [f"warning: {warning}" for warning in machine.warnings(state, others)]
 
 
 def _stepping(report: Reporter, go_on: GoOn) -> Callable[[int], None]:

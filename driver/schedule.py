@@ -18,8 +18,9 @@ BAAB: Order = ("B", "A", "A", "B")
 BUDGET_RULE = (
     "The first of these that fits the time left, decided before the first slot: everything as the "
     "preset says; 3 windows a slot; fewer blocks, by two, down to 4; 2 windows; 2 blocks; 1 block; "
-    "1 warm-up step; 1 window; 1 step a window. An arm's least warm-up time is kept until the "
-    "warm-up is cut."
+    "1 warm-up step; 1 window; 1 step a window. Until the warm-up is cut, it keeps an arm's least "
+    "warm-up time, and takes as many steps as a slot needs to tell whether the arm learns, where "
+    "the preset asks for so many."
 )
 
 
@@ -60,6 +61,8 @@ class Wishes:
     warmup_ms: float
     window_ms: float
     max_steps_per_window: int
+    least_steps: int = 0
+    """Of a slot in all, where this asks for so many."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,9 @@ def plan_for(rung: _Rung, costs: tuple[ArmCost, ArmCost], browser_ms: float, ask
             warm = max(warm, math.ceil(w.warmup_ms / max(cost.step_ms, 1e-6)))
             warm = min(warm, max(w.warmup_steps, 10 * w.max_steps_per_window))
         k = 1 if rung.single_step else steps_per_window(cost, w)
+        if rung.full_warmup:
+            wished = asked.warmup_steps + asked.windows * k
+            warm = max(warm, min(asked.least_steps, wished) - w.windows * k)
         choices.append(Choice(warm, w.windows, k))
     slots = [
         cost.overhead_ms + choice.total_steps * cost.step_ms

@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,7 @@ from driver.records import (
     ArmJob,
     ArmPlan,
     Op,
+    OpResult,
     Plan,
     Progress,
     ReferenceFacts,
@@ -231,6 +232,7 @@ def slot_record(
         first_step_ms=first.ms if first and first.steps == 1 else None,
         steps_per_window=arm.steps_per_window,
         windows_ms=[ms for ms in windows if ms is not None],
+        arrivals_ms=arrivals(ops, outcome.arrivals_ms),
         losses=losses,
         grad_norms=norms,
         sentinel_ms=[ms for op in ops if op.op == "sentinel" for ms in op.values_ms],
@@ -244,6 +246,12 @@ def slot_record(
         events=[SlotEvent(kind=e.kind, message=e.message) for e in outcome.events],
         wall_ms=outcome.wall_ms,
     )
+
+
+def arrivals(ops: Sequence[OpResult], arrivals_ms: Sequence[float]) -> list[float]:
+    """Of the arrivals of all instructions those of the windows and of the one before them."""
+    windows = [i for i, op in enumerate(ops[: len(arrivals_ms)]) if op.label == "window"]
+    return [arrivals_ms[i] for i in [windows[0] - 1, *windows]] if windows else []
 
 
 def null_program(

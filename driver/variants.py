@@ -155,7 +155,7 @@ class _Trials:
     async def _page(self, asked: Sequence[tuple[Class, Kernel]], inputs: F32) -> list[VariantTrial]:
         """Checks every candidate and times it."""
         program = [
-            kernel_op(kernel, TUNING_SAMPLES if self.timed else 0, label=f"c{index}")
+            kernel_op(kernel, TUNING_SAMPLES if self.timed else 0, f"c{index}", alone=True)
             for index, (_, kernel) in enumerate(asked)
         ]
         outcome = await self.bench.ask(f"{self.name}-{self.pages}", self.arm, program, inputs)

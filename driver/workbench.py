@@ -77,7 +77,7 @@ class Workbench:
         if not work:
             return arm
         program = [
-            kernel_op(kernel_of(product, "blocked", tile), TUNING_SAMPLES)
+            kernel_op(kernel_of(product, "blocked", tile), TUNING_SAMPLES, alone=True)
             for product in work
             for tile in tiles
         ]

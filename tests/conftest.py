@@ -20,10 +20,16 @@ from driver.workbench import Workbench
 
 # What a terminal or a parent process says of widths and colours (pytest-xdist sets COLUMNS) must
 # not reach the reports that tests read.
-for _name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
+for _name in (
+    "TERM", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "COLORTERM", "TTY_COMPATIBLE",
+    "TTY_INTERACTIVE",
+):  # fmt: skip
     os.environ.pop(_name, None)
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
+# Arms with nothing left to choose, for runs that are not about choosing: each spares some pages.
+ONE = "threads=1+tile=6x8"
+WEBGPU = "webgpu:matmul=blocked+tile=8x8+workgroup=8x8"
 GOLDEN = ("tiny", "tiny-jitter", "strong")
 
 

@@ -48,7 +48,7 @@ MS: dict[Side, float] = {"A": 40.0, "B": 20.0}
 
 ROOFLINE = Roofline(
     flavour="relaxed multiply-add", threads=2, chains=12, bandwidth_buffer_bytes=3 << 26,
-    core_gflops=[40.0, 41.0, 39.0], all_gflops=[1e-3, 1.1e-3, 9e-4],
+    core_gflops=[40.0, 41.0, 39.0], all_gflops=[2e-4, 1e-3, 1e-4],  # others were at work
     bandwidth_core_gbs=[10.0, 11.0, 9.0], bandwidth_all_gbs=[15.0, 16.0, 14.0],
 )  # fmt: skip
 
@@ -387,11 +387,13 @@ def _slot(
     reference = _reference()
     off = 1.0 if arm.name == "null" else 1 + (2e-7 if arm.name == "webgpu" else -1e-7)
     windows: Sequence[float] = MS[side] * np.exp(noise * rng.standard_normal(WINDOWS))
+    arrivals = np.cumsum([700.0, *(w + 4.0 for w in windows)])
     return Slot(
         index=index, block=index // 4, position=index % 4, side=side, arm=arm.canonical,
         status="ok", started_utc=f"2026-11-30T07:01:{index:02d}.000000+00:00", compile_ms=12.5,
         upload_ms=1.5, first_step_ms=15.0, steps_per_window=STEPS_PER_WINDOW,
-        windows_ms=[float(w) for w in windows], losses=[x * off for x in reference.losses],
+        windows_ms=[float(w) for w in windows],
+        arrivals_ms=[float(at) for at in arrivals], losses=[x * off for x in reference.losses],
         grad_norms=[x * off for x in reference.grad_norms], sentinel_ms=[3.1, 3.0],
         gpu_sentinel_ms=[9.2, 9.1] if adapter else [],
         param_sha256="9d" * 32, memory={"address": "i32", "final_bytes": 131072, "growths": 0},

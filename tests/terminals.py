@@ -101,12 +101,11 @@ class Terminal:
             settings[3] &= ~termios.ECHO
             termios.tcsetattr(slave, termios.TCSANOW, settings)
         self._before = termios.tcgetattr(self._master)
-        given = {k: v for k, v in os.environ.items() if k not in _OF_TERMINALS}
         self._target = stdout.open("wb") if stdout else None
         self._process = subprocess.Popen(
             [sys.executable, *map(str, command)],
             stdin=slave, stdout=self._target or slave, stderr=slave,
-            env=given | {"TERM": "xterm-256color"} | dict(env or {}),
+            env=os.environ | {"TERM": "xterm-256color"} | dict(env or {}),
             start_new_session=True,
             preexec_fn=lambda: ioctl(0, termios.TIOCSCTTY, 0) and None,  # noqa: PLW1509
         )  # fmt: skip
@@ -181,9 +180,3 @@ class Terminal:
             return False
         self.output += data
         return bool(data)
-
-
-_OF_TERMINALS = {
-    "TERM", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "COLORTERM", "TTY_COMPATIBLE",
-    "TTY_INTERACTIVE",
-}  # fmt: skip

@@ -458,7 +458,16 @@ def test_a_ladder_with_a_rung_that_does_not_run(
 
 def test_a_ladder_of_precision(climb: Climb) -> None:
     """Halves stay within limits that are in the receipt, and the report tells what came of them."""
-    words = ("--arm", "webgpu", "--axis", "precision", "--blocks", 1, "--budget", "8m")
+    words = (
+        "--arm",
+        "webgpu:tile=8x8+workgroup=8x8",
+        "--axis",
+        "precision",
+        "--blocks",
+        1,
+        "--budget",
+        "8m",
+    )
     code, found, printed = climb(*words)
     if code == 3:
         pytest.skip(f"no WebGPU here: {printed[-200:]}")

@@ -1,7 +1,7 @@
 """Error measures, and every gate seen to pass and to fail."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -343,6 +343,20 @@ def quiet_by_load(load: Any, cores: Any = 8) -> Parts:
     )
 
 
+def clocked(arrivals: Sequence[float]) -> Parts:
+    """Windows of 100 ms by the page, and when the driver heard of them."""
+    run = GOOD
+    for one in GOOD.slots:
+        if one.side == "B":
+            run = run.with_slot(one.index, windows_ms=[100.0] * 3, arrivals_ms=list(arrivals))
+    return run
+
+
+def far(run: Parts) -> Parts:
+    """The page's machine is another one."""
+    return run.with_environment(machine=run.environment.machine | {"remote": True})
+
+
 B = max(s.index for s in GOOD.slots if s.side == "B")
 A = max(s.index for s in GOOD.slots if s.side == "A")
 OTHER = receipts.HARDWARE | {"architecture": "ampere"}
@@ -467,6 +481,19 @@ CASES: list[Case] = [
     ("adapter", "unknown", lambda: GOOD.with_environment(adapter_verdict="not-applicable")),
     ("adapter", "not-applicable", lambda: WASM),
     ("blocks", "pass", lambda: GOOD),
+    ("clock.B", "pass", lambda: GOOD),
+    ("clock.B", "pass", lambda: clocked([0, 131, 261, 391])),  # 30 ms each for the way
+    ("clock.B", "pass", lambda: clocked([0, 9e3, 18e3, 18111])),  # a machine held up now and then
+    ("clock.B", "fail", lambda: clocked([0, 150, 300, 450])),
+    ("clock.B", "fail", lambda: clocked([0, 60, 120, 180])),  # the page says more than there was
+    ("clock.B", "fail", lambda: clocked([0, 0, 0, 0])),
+    ("clock.B", "fail", lambda: clocked([3, 2, 1, 0])),
+    ("clock.B", "fail", lambda: clocked([0, NAN, 200, 300])),
+    ("clock.B", "unknown", lambda: clocked([])),
+    ("clock.B", "unknown", lambda: clocked([100])),
+    ("clock.B", "unknown", lambda: far(clocked([0, 250, 500, 750]))),
+    ("clock.B", "pass", lambda: far(clocked([0, 125, 250, 375]))),
+    ("clock.B", "not-applicable", lambda: receipts.parts(names=("wasm", "null"))),
     ("blocks", "fail", lambda: receipts.parts(blocks=2)),
     ("blocks", "fail", lambda: receipts.parts(blocks=5)),
     ("blocks", "fail", lambda: GOOD.with_slot(B, windows_ms=[0.0, 1.0, 1.0])),

@@ -336,7 +336,7 @@ FORGERIES: dict[str, tuple[Callable[[Json], None], str]] = {
     "gate": (set_at("gates", 3, "status", to="not-applicable"), "gates/3/status"),
     "measured": (set_at("gates", 0, "measured", to=0.0), "gates/0/measured"),
     "gate limit": (set_at("gates", 0, "limit", to=1.0), "gates/0/limit"),
-    "gate removed": (lambda data: data["gates"].pop(), "gates has 37 entries, recomputed 38"),
+    "gate removed": (lambda data: data["gates"].pop(), "gates has"),
     "verdict": (set_at("verdict", "status", to="unqualified"), "verdict/status"),
     "reason": (set_at("verdict", "reasons", to=["all is well"]), "verdict/reasons"),
     "headline": (set_at("verdict", "headline", to="WebGPU is 900 times faster"),

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from conftest import ONE, WEBGPU
 from terminals import Terminal
 
 from driver import cli, jobs, machine, presets, report, store, workbench
@@ -99,6 +100,7 @@ def test_wasm_against_wasm64(run: RunPreset) -> None:
     assert receipt["environment"]["page"]["cross_origin_isolated"] is True
     assert any(name.endswith(".wasm") for name in _artifacts(receipt))
     assert "unqualified" in printed
+    assert "there will be no interval" in printed
     # Where a step's time goes is told where it is asked for.
     assert [arm["profile"] for arm in receipt["plan"]["arms"]] == [None, None]
     assert "profile" not in printed
@@ -177,7 +179,7 @@ def test_without_shared_memory_and_simd(
 
 
 def test_require_hardware(run: RunPreset) -> None:
-    code, (receipt,), _ = run("--arms", "wasm,webgpu", "--require", "hardware")
+    code, (receipt,), _ = run("--arms", f"wasm:{ONE},{WEBGPU}", "--require", "hardware")
     if receipt["environment"]["adapter_verdict"] == "hardware":
         pytest.skip("this machine has a hardware adapter")
     assert code == 1
@@ -277,7 +279,7 @@ def test_parity_failure_stops_before_the_first_slot(
         return offer(self, name, changed, *more, **named)
 
     monkeypatch.setattr(JobMaker, "state", tampered)
-    code, (receipt,), printed = run("--arms", "wasm,wasm64")
+    code, (receipt,), printed = run("--arms", f"wasm:{ONE},wasm64:{ONE}")
     assert code == 1
     assert receipt["slots"] == []
     assert gates(receipt)["parity.grads.A"]["status"] == "fail"
@@ -306,7 +308,7 @@ def test_a_model_that_is_too_large_for_the_reference(
             bench = bench.replace(constant, small)
         (web / "bench.js").write_text(bench)
         monkeypatch.setattr(session, "JobServer", lambda **given: JobServer(web, **given))
-    code, (receipt,), printed = run("--arms", "wasm64,wasm64:threads=1")
+    code, (receipt,), printed = run("--arms", f"wasm64:tile=6x8,wasm64:{ONE}")
     assert code == 0
     assert receipt["verdict"]["status"] == "unqualified"
     words = {"reference": "the float64 reference needs about", "reading": "is not read out"}[limit]
@@ -364,7 +366,7 @@ def test_behemoth(run: RunPreset) -> None:
 
 def test_budget_too_short(run: RunPreset) -> None:
     """Beforehand, with the time that it takes."""
-    code, receipts, printed = run("--arms", "wasm,wasm64", "--budget", "1s")
+    code, receipts, printed = run("--arms", f"wasm:{ONE},wasm64:{ONE}", "--budget", "1s")
     assert code == 2
     assert receipts == []
     assert "Use --budget" in printed
@@ -374,7 +376,7 @@ def test_several_presets(run: RunPreset, preset: Path, tmp_path: Path) -> None:
     """One receipt each, and a curve; a preset that cannot run leaves a blank."""
     wider = tmp_path / "wider.toml"
     wider.write_text(preset.read_text().replace('"mini"', '"wider"').replace("= 64", "= 96"))
-    code, receipts, printed = run("--arms", "wasm,wasm", preset=f"{preset},{wider}")
+    code, receipts, printed = run("--arms", f"wasm:{ONE},wasm:{ONE}", preset=f"{preset},{wider}")
     assert code == 0
     assert {receipt["plan"]["preset"]["name"] for receipt in receipts} == {"mini", "wider"}
     curve = printed[printed.index("over presets") :]
@@ -396,7 +398,7 @@ def test_json_is_only_json(
 
 
 def test_a_corpus_of_ones_own(run: RunPreset, shakespeare: Path) -> None:
-    code, (receipt,), _ = run("--arms", "wasm,wasm", "--corpus", shakespeare)
+    code, (receipt,), _ = run("--arms", f"wasm:{ONE},wasm:{ONE}", "--corpus", shakespeare)
     assert code == 0
     assert receipt["plan"]["corpus"]["size_bytes"] == shakespeare.stat().st_size
     assert receipt["plan"]["corpus"]["entropy_nats_per_byte"] is None

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 import receipts
+from conftest import ONE, WEBGPU
 from receipts import EVALUATOR, Parts, parts
 from test_run import RunPreset, gates
 from test_run import run as run_driver  # noqa: F401
@@ -181,6 +182,12 @@ FAULTS = (
     Fault("NaN from step 5 on, seen by the curve", "curve.loss.B", NAN_FROM_5),
     Fault("a window whose time is NaN", "finite.A",
           every("A", lambda _: {"windows_ms": [math.nan] * 3})),
+    Fault("a clock that stops before the work is done", "clock.B",
+          every("B", lambda s: {"arrivals_ms": [5 * at for at in s.arrivals_ms]})),
+    Fault("a page's clock that runs fast", "clock.A",
+          every("A", lambda s: {"windows_ms": [5 * ms for ms in s.windows_ms]})),
+    Fault("a window that the driver's clock knows nothing of", "clock.A",
+          every("A", lambda s: {"arrivals_ms": []}), status="unknown"),
     Fault("gradients 0 while losses look right", "curve.grad_norm.B",
           every("B", lambda s: {"grad_norms": [0.0] * len(s.grad_norms)})),
     Fault("wrong gradient scale, which AdamW hides", "parity.grads.B", worse("grads", "wte", 1.0)),
@@ -362,8 +369,8 @@ def test_an_edited_receipt_is_refused(what: str) -> None:
     assert any(said in fault for fault in faults), faults
 
 
-def test_a_clock_that_stops_early_in_the_page(tmp_path: Path) -> None:
-    """The page's own modules are digested: whoever edits the clock is seen by --rebuild."""
+def test_an_edited_page_module() -> None:
+    """The page's own modules are digested: whoever edits the clock is seen by --rebuild too."""
     text = (layout.WEB / "bench.js").read_bytes() + b"\n// the clock stops at submission\n"
     edited = (
         receipts.parts()
@@ -512,10 +519,10 @@ def test_a_broken_kernel_is_caught(
         monkeypatch.setattr(
             layout, "WEBGPU_SRC", broken_sources(tmp_path, layout.WEBGPU_SRC, fault)
         )
-        arms, narrow = "webgpu:matmul=blocked+tile=8x8+workgroup=16x4,wasm:threads=1", True
+        arms, narrow = f"{WEBGPU},wasm:{ONE}", True
     else:
         monkeypatch.setattr(layout, "WASM_SRC", broken_sources(tmp_path, layout.WASM_SRC, fault))
-        arms, narrow = "wasm:threads=1,wasm:threads=1", fault.narrow
+        arms, narrow = f"wasm:{ONE},wasm:{ONE}", fault.narrow
     code, (receipt,), _ = run_driver(
         "--arms", arms, "--budget", "5m", preset=telling(preset, narrow)
     )  # fmt: skip
@@ -526,6 +533,42 @@ def test_a_broken_kernel_is_caught(
         assert receipt["slots"] == []  # no long loop on wrong numbers
     if narrow and fault.caught_by == "parity.wide":  # which nothing else sees there
         assert gates(receipt)["parity.grads.A"]["status"] == "pass"
+
+
+EARLY = "clock that stops when the work is submitted"
+AWAITED = """
+    const { losses, grad_norms } = await opened().train(window, steps);
+    const ms = performance.now() - began;
+"""
+SUBMITTED = """
+    const work = opened().train(window, steps);
+    const ms = performance.now() - began;
+    const { losses, grad_norms } = await work;
+"""
+
+
+@pytest.mark.slow
+def test_a_clock_that_stops_at_submission(
+    run_driver: RunPreset,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    preset: Path,
+) -> None:
+    """The page takes the time before it waits: all numbers are right, and 100% are hidden."""
+    text = (layout.WEB / "bench.js").read_text()
+    assert text.count(AWAITED) == 1
+    web = tmp_path / "web"
+    shutil.copytree(layout.WEB, web)
+    (web / "bench.js").write_text(text.replace(AWAITED, SUBMITTED))
+    monkeypatch.setattr(session, "JobServer", lambda **given: JobServer(web, **given))
+    long = telling(preset, narrow=False)  # windows that last longer than telling of them
+    code, (receipt,), _ = run_driver(
+        "--arms", f"wasm:{ONE},{WEBGPU}", "--budget", "9m", preset=long
+    )
+    assert code == 1
+    for side in "AB":
+        assert gates(receipt)[f"clock.{side}"]["status"] == "fail"
+    assert gates(receipt)["curve.loss.B"]["status"] == "pass"
 
 
 LIAR = "software adapter that claims hardware by all its names"
@@ -563,7 +606,7 @@ def test_a_software_adapter_under_another_name(
         return facts.model_copy(update={"gpu_devices": devices}), process
 
     monkeypatch.setattr(session, "learn", learn)
-    code, (receipt,), _ = run_driver("--arms", "wasm,webgpu:matmul=blocked+tile=8x8")
+    code, (receipt,), _ = run_driver("--arms", f"wasm:{ONE},{WEBGPU}")
     assert receipt["environment"]["adapter"]["vendor"] == "nvidia"
     if receipt["environment"]["adapter_verdict"] == "hardware":
         pytest.skip("this machine's adapter really is a GPU")
@@ -617,7 +660,7 @@ def test_fifty_clean_runs(
     words = []
     for seed in range(50):
         code, found, _ = run_driver(
-            "--arms", "wasm:threads=1,wasm:threads=1", "--blocks", 4, "--seed", seed,
+            "--arms", f"wasm:{ONE},wasm:{ONE}", "--blocks", 4, "--seed", seed,
             "--budget", "10m",
         )  # fmt: skip
         receipt = found[-1]
@@ -638,7 +681,8 @@ def table() -> str:
     rows = [(f.what, "raw data", f"gate `{_whole(f.caught_by)}`") for f in FAULTS]
     rows += [(d.what, "raw data", d.caught_by) for d in DISTURBANCES]
     rows += [(what, "edited receipt", "`driver verify`") for what in EDITS]
-    rows.append(("clock stopped early in the page", "page module", "`driver verify --rebuild`"))
+    rows.append(("page module edited", "subject", "`driver verify --rebuild`"))
+    rows.append((EARLY, "page module, in a browser", "gate `clock`"))
     rows += [
         (f.what, f"`{f.file}`, in a browser", f"gate `{f.caught_by}`")
         for f in (*BROKEN, *BROKEN_WGSL)

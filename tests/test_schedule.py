@@ -30,6 +30,7 @@ wishes = st.builds(
     warmup_ms=st.floats(0, 5000),
     window_ms=st.floats(1, 2000),
     max_steps_per_window=st.integers(1, 500),
+    least_steps=st.integers(0, 20),
 )
 cost = st.builds(
     ArmCost,
@@ -225,3 +226,20 @@ def test_the_least_warmup_time_is_kept_until_the_warmup_is_cut() -> None:
     assert [choice.warmup_steps for choice in plans[0].choices] == [20, 40]
     assert [choice.warmup_steps for choice in plans[-1].choices] == [1, 1]
     assert plans[0].longest == 40 + 2 * 4
+
+
+def test_a_cut_slot_still_tells_whether_it_learns() -> None:
+    asked = Wishes(
+        blocks=6, windows=10, warmup_steps=2, warmup_ms=0, window_ms=500, max_steps_per_window=50,
+        least_steps=8,
+    )  # fmt: skip
+    arms = (ArmCost(50, 0.1, 1000), ArmCost(600, 1.0, 1000))  # windows of 10 steps and of one
+    slow = [plan.choices[1] for plan in ladder(asked, arms)]
+    kept = [choice for choice in slow if choice.warmup_steps > 1]
+    assert {choice.total_steps for choice in kept} == {12, 8}
+    assert slow[-1].total_steps == 2
+    few = Wishes(
+        blocks=1, windows=2, warmup_steps=0, warmup_ms=0, window_ms=500, max_steps_per_window=1,
+        least_steps=8,
+    )  # fmt: skip
+    assert {plan.longest for plan in ladder(few, arms)} == {2, 1}  # nobody asked for more

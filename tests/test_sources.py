@@ -9,6 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from conftest import ONE
 
 from driver import layout, sources
 from driver.arms import parse_arm
@@ -174,7 +175,7 @@ def digests(receipt: dict[str, Any]) -> list[str]:
 def test_head_is_the_same_arm(
     driver: Run, preset: Path, tmp_path: Path, repository: Path, browser: object
 ) -> None:
-    code, receipt, err = run(driver, preset, tmp_path, "wasm:threads=1+source=HEAD,wasm:threads=1")
+    code, receipt, err = run(driver, preset, tmp_path, f"wasm:{ONE}+source=HEAD,wasm:{ONE}")
     assert code == 0, err
     head = git(repository, "rev-parse", "HEAD").strip()
     a, b = receipt["plan"]["arms"]
@@ -195,7 +196,7 @@ def test_a_changed_constant_is_caught(
 ) -> None:
     """The other source is really what runs: its numbers are wrong, and its digest another."""
     replace_in(copy / "wasm_src" / "layernorm.c", "#define EPS 1e-5", "#define EPS 1e-2")
-    code, receipt, err = run(driver, preset, tmp_path, f"wasm:threads=1+source={copy},wasm")
+    code, receipt, err = run(driver, preset, tmp_path, f"wasm:{ONE}+source={copy},wasm:{ONE}")
     assert code == 1, err
     assert len(set(digests(receipt))) == 2
     failed = {gate["name"] for gate in receipt["gates"] if gate["status"] == "fail"}
@@ -218,7 +219,7 @@ def test_another_version_of_the_interface(
 ) -> None:
     module = copy / "web" / "arm_wasm.js"
     module.write_text(module.read_text() + "export const ARM_INTERFACE = 99;\n")
-    code, _, err = run(driver, preset, tmp_path, f"wasm:threads=1+source={copy},wasm")
+    code, _, err = run(driver, preset, tmp_path, f"wasm:{ONE}+source={copy},wasm:{ONE}")
     assert code == 4
     assert "version 99 of the arms' interface, this page 1" in err
     assert "source=sha256-" in err

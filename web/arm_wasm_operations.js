@@ -5,6 +5,7 @@
 
 import { address, text_at } from "./arm_wasm_memory.js";
 import { ArmError } from "./errors.js";
+import { given_of } from "./operands.js";
 
 const APART = 64; // floats: operands begin at multiples of it
 const SCRATCH = 8; // operation_place's number of the scratch, so also the most operands
@@ -64,15 +65,8 @@ export function operations(exports, memory, size, scale) {
       places = operands.map((at, i) => put(i, at));
       put(SCRATCH, scratch);
       new Float32Array(memory.buffer, address(exports.gpt_area()), 3 * triad_floats(operation)).fill(1);
-      let from = 0;
-      given = operation.operands.map(({ role, size_bytes }) => {
-        if (role === "out") return null;
-        from += size_bytes;
-        return inputs.subarray(from - size_bytes, from);
-      });
-      if (from !== inputs.length) {
-        throw new ArmError("protocol", `${operation.name}: ${inputs.length} bytes of inputs, expected ${from}`);
-      }
+      const read = given_of(operation, inputs);
+      given = operation.operands.map(({ name }) => read[name] ?? null);
       given.forEach((bytes, i) => (bytes ? bytes_of(i).set(bytes) : bytes_of(i).fill(255))); // NaN until written
     },
 

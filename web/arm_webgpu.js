@@ -20,10 +20,30 @@ const SECTIONS = ["param", "grad", "m", "v"];
 const RECIPE = ["lr", "beta1", "one_minus_beta1", "beta2", "one_minus_beta2", "eps", "weight_decay", "grad_clip"];
 
 export async function open(job, io) {
+  const sources = await load_sources(job.assets, io);
+  const apart = job.program.some(is_apart);
+  const trains = job.program.some((op) => op.op !== "open" && !is_apart(op));
+  return apart && !trains ? open_workbench(job, sources) : open_step(job, sources, apart);
+}
+
+// For kernels that run apart from a step, and no step: none of its pipelines is compiled.
+async function open_workbench({ arm, program }, sources) {
+  const { f16 } = arm.options;
+  const needs_on = (adapter) => needs_apart(program, sources, adapter, f16);
+  const gpu = await open_device(needs_on, features_of(arm.options, program));
+  return {
+    adapter: gpu.adapter,
+    ran: { arm: arm.name, wgsl_sha256: digests_of(sources) },
+    workbench: workbench(gpu, sources, submit_flops(gpu.adapter), f16),
+    memory: () => ({ address: "gpu" }),
+    close: () => gpu.close(),
+  };
+}
+
+async function open_step(job, sources, apart) {
   const { config, flat_size } = job;
   const shape = shape_of(config);
   const tensors = Object.fromEntries(job.tensors.map((slot) => [slot.name, slot]));
-  const sources = await load_sources(job.assets, io);
   const made = {};
   const gpu = await open_device((adapter) => {
     const is_software = adapter.is_fallback === true;
@@ -33,7 +53,7 @@ export async function open(job, io) {
     const packing = packing_of(flat_size, tuning.f16);
     Object.assign(made, { plan, dispatches, packing });
     const needs = needs_of(plan, [...dispatches, ...packing], sources);
-    return job.program.some(is_apart) ? larger(needs, needs_apart(job.program, sources, adapter, job.arm.options.f16)) : needs;
+    return apart ? larger(needs, needs_apart(job.program, sources, adapter, job.arm.options.f16)) : needs;
   }, features_of(job.arm.options, job.program), ["timestamp-query"]);
   const { plan, dispatches, packing } = made;
   try {
@@ -47,14 +67,14 @@ export async function open(job, io) {
       arm: job.arm.name,
       products: products_of(dispatches),
       f16: precision_of(dispatches),
-      wgsl_sha256: Object.fromEntries([...sources].map(([name, { sha256 }]) => [name, sha256])),
+      wgsl_sha256: digests_of(sources),
       dispatches_per_step: commands.length,
       submits_per_step: submits.length,
       kernels: kernels_of(dispatches),
       hyper: await read_hyper(gpu, buffers, dispatches, shape),
     };
     const arm = new WebgpuArm(gpu, job, shape, buffers, plan, submits, pack, ran);
-    if (job.program.some(is_apart)) arm.workbench = workbench(gpu, sources, submit_flops(gpu.adapter), job.arm.options.f16);
+    if (apart) arm.workbench = workbench(gpu, sources, submit_flops(gpu.adapter), job.arm.options.f16);
     return arm;
   } catch (error) {
     gpu.close();
@@ -304,6 +324,8 @@ async function load_sources(assets, io) {
   });
   return new Map(await Promise.all(loaded));
 }
+
+const digests_of = (sources) => Object.fromEntries([...sources].map(([name, { sha256 }]) => [name, sha256]));
 
 const pipeline_key = ({ kernel, constants }) => `${kernel} ${JSON.stringify(constants)}`;
 

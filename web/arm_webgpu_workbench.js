@@ -6,6 +6,7 @@
 import { fold, attention_shape, halves_suffix, matmul_of, packing_of, pad, rows_shape, tune, LAYOUT_OF } from "./arm_webgpu_step.js";
 import { needs_of } from "./arm_webgpu_limits.js";
 import { ArmError } from "./errors.js";
+import { given_of } from "./operands.js";
 
 const TRIAD_BYTES = 192 << 20; // all three arrays
 const MADD_STEPS = 1024;
@@ -234,17 +235,7 @@ export function workbench(gpu, sources, flops_per_submit, f16) {
     },
 
     // One operation's operands: `inputs` holds the bytes of those that are read, one after another.
-    place(operation, inputs) {
-      let from = 0;
-      const given = {};
-      for (const { name, role, size_bytes } of operation.operands.filter((operand) => operand.role !== "out")) {
-        given[name] = inputs.subarray(from, (from += size_bytes));
-      }
-      if (from !== inputs.length) {
-        throw new ArmError("protocol", `${operation.name}: ${inputs.length} bytes of inputs, expected ${from}`);
-      }
-      return put(operation_of(operation, adapter), given);
-    },
+    place: (operation, inputs) => put(operation_of(operation, adapter), given_of(operation, inputs)),
 
     // What a run writes over is as it was at first.
     restore() {

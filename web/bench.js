@@ -195,7 +195,7 @@ const OPS = {
   },
 
   // One product on the job's inputs: posted where it has a label, timed where it has a count.
-  async kernel({ kernel, label, count }) {
+  async kernel({ kernel, label, count, alone }) {
     const bench = workbench();
     inputs ??= new Float32Array(await asset("inputs", "arrayBuffer"));
     const { M, N, K } = kernel;
@@ -208,7 +208,7 @@ const OPS = {
       await post_floats(label, from, output.length * 4, output.slice(from, from + PIECE));
     }
     if (!count) return { detail: { output_sha256, ...geometry } };
-    const samples = await kernel_samples(bench, kernel, count);
+    const samples = await kernel_samples(bench, kernel, count, alone);
     if ((await sha256((await bench.output(kernel)).buffer)) !== output_sha256) {
       throw new ArmError("internal", "a kernel's output changed while it was timed");
     }

@@ -14,6 +14,7 @@ const WARM_MS = 100; // engines compile a function well only once it has run for
 const AGAIN_MS = 10; // for a function that has run here before
 const LONGEST_MS = 3000; // of one kernel's samples; at least LEAST are taken all the same
 const LEAST = 3;
+const NO_LINE = () => null; // in place of a roofline's samples
 
 // Raw samples of the roofline in 1e9/s: one core and all threads in turn; null where the arm has none.
 export function roofline(arm, count) {
@@ -47,17 +48,20 @@ const warmed = new Set(); // kernels that have run long enough
 let top = null; // the roofline on all threads of the arm
 
 // Samples of one product and of the roofline on the same threads, in turn: that of the roofline before
-// sample i is roofline_gflops[i], the one after it [i + 1].
-export async function kernel_samples(bench, spec, count) {
-  if (bench.is_device) {
-    const { times, samples_ms, tops } = await samples_of(bench, count);
-    return { threads: bench.threads, products_per_sample: times, samples_ms, roofline_gflops: tops };
-  }
-  top ??= peak(bench, bench.threads);
+// sample i is roofline_gflops[i], the one after it [i + 1]. `alone`: of the product, and of nothing else.
+export async function kernel_samples(bench, spec, count, alone) {
+  const { times, samples_ms, tops } = bench.is_device
+    ? await samples_of(bench, count, alone ? NO_LINE : null)
+    : product_samples(bench, spec, count, alone);
+  const roofline_gflops = alone ? [] : tops;
+  return { threads: bench.threads, products_per_sample: times, samples_ms, roofline_gflops };
+}
+
+function product_samples(bench, spec, count, alone) {
+  if (!alone) top ??= peak(bench, bench.threads);
   const key = `${spec.product} ${spec.kernel} ${spec.tile}`;
   const run = (times) => clocked(bench, () => bench.product(spec, times));
-  const { times, samples_ms, tops } = in_turn(bench, key, run, top.sample, count);
-  return { threads: bench.threads, products_per_sample: times, samples_ms, roofline_gflops: tops };
+  return in_turn(bench, key, run, alone ? NO_LINE : top.sample, count);
 }
 
 // The same for the operation in place, whose roofline is multiply-adds where it is bound by arithmetic, else

@@ -3,6 +3,7 @@
 from driver.parity.gates import (
     ADAPTER_IDENTITY,
     LEAST_BLOCKS,
+    LEAST_CURVE_TO_LEARN,
     SIDES,
     differences,
     gate_limits,
@@ -27,6 +28,7 @@ from driver.parity.rounding import UNIT, gamma, half_product_error, largest_rati
 __all__ = [
     "ADAPTER_IDENTITY",
     "LEAST_BLOCKS",
+    "LEAST_CURVE_TO_LEARN",
     "NAMES",
     "SIDES",
     "UNIT",

@@ -1,5 +1,6 @@
 """The gates: their limits, and how each is judged from raw data and the plan's own limits."""
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -25,6 +26,8 @@ from driver.records import (
 SIDES: tuple[Side, Side] = ("A", "B")
 LEAST_CURVE_TO_LEARN = 8
 LEAST_BLOCKS = 4
+# What telling the driver of a window may take. On loopback it takes a few milliseconds.
+POST_MS = 30.0
 # Judged only where the reference trains too.
 FULL_REFERENCE = (
     "parity.grads", "parity.wide", "parity.params", "parity.key_bias", "curve.loss",
@@ -58,6 +61,9 @@ _PER_SIDE: tuple[tuple[str, GateClass, float | None, str], ...] = (
      "worst relative L2 error of a parameter at the end of the curve"),
     ("finite", "blocking", None, "every loss, norm and time is a finite number"),
     ("identity", "blocking", None, "what the arm echoed from its worker is what was configured"),
+    ("clock", "blocking", 0.1,
+     "share of a window by which the page's clock and the driver's own differ, in the window where "
+     f"they differ least; {POST_MS:g} ms of each are the page's way to the driver"),
     ("repeat", "blocking", None, "all slots of a WASM arm gave the same bits"),
     ("learned", "blocking", 0.02, "the loss fell by more than this, in nats"),
     ("beyond_unigrams", "blocking", 0.05,
@@ -265,6 +271,7 @@ def _judge_side(
         for name in FULL_REFERENCE:
             if outcomes[name][1] == "unknown":
                 outcomes[name] = None, "unknown", found.points_reason
+    outcomes["clock"] = _clock(mine, limit("clock"), environment.machine.get("remote") is True)
     outcomes["repeat"] = _repeat(arm, comparison.slots_repeat[side])
     outcomes["learned"] = _learned(mine, limit("learned"))
     outcomes["beyond_unigrams"] = _beyond_unigrams(plan, reference, mine, limit("beyond_unigrams"))
@@ -304,7 +311,7 @@ def _first_loss(found: ArmParity, mine: Sequence[Slot], limit: float | None) -> 
 
 def _finite(mine: Sequence[Slot]) -> Outcome:
     for slot in mine:
-        for what in ("losses", "grad_norms", "windows_ms", "sentinel_ms"):
+        for what in ("losses", "grad_norms", "windows_ms", "arrivals_ms", "sentinel_ms"):
             for index, value in enumerate(getattr(slot, what)):
                 if not math.isfinite(value):
                     return None, "fail", f"slot {slot.index}: {what}[{index}] is {value}"
@@ -331,6 +338,34 @@ def _identity(plan: Plan, arm: ArmPlan, environment: Environment, mine: Sequence
         if found:
             return None, "fail", f"slot {slot.index}: {'; '.join(found[:3])}"
     return None, "pass", f"{len(expected)} facts agree in {len(ran)} slots"
+
+
+def _clock(mine: Sequence[Slot], limit: float | None, remote: bool) -> Outcome:
+    """The page's clock against the driver's, which no page can stop.
+
+    Between two arrivals a page does nothing but train a window and tell of it. Whatever else takes
+    time on a busy machine does not do so in every window, so the least difference counts: a clock
+    that stops before the work is done, or runs slowly, differs in all of them.
+    """
+    shares = []
+    for slot in mine:
+        by_driver = [b - a for a, b in itertools.pairwise(slot.arrivals_ms)]
+        shares += [_apart(*both) for both in zip(slot.windows_ms, by_driver, strict=False)]
+    if not shares:
+        return None, "unknown", "the driver's own times of the windows: not recorded"
+    least = math.nan if any(map(math.isnan, shares)) else min(shares)
+    outcome = _below(least, limit, "clocks differ in every window by")
+    if remote and outcome[1] == "fail":
+        return outcome[0], "unknown", f"{outcome[2]}; the page is on another machine, and far away"
+    return outcome
+
+
+def _apart(by_page: float, by_driver: float) -> float:
+    """Share of a window, in ms by each clock, that the way to the driver does not explain."""
+    if math.isnan(by_page) or math.isnan(by_driver):
+        return math.nan
+    more = max(0.0, abs(by_driver - by_page) - POST_MS)
+    return more / by_driver if by_driver > 0 else math.inf
 
 
 def differences(expected: Mapping[str, Any], ran: Mapping[str, Any], at: str = "") -> list[str]:

@@ -8,13 +8,13 @@ from driver.records.page import Kernel, Number, Record
 
 
 class KernelSamples(Record):
-    """One product timed in the page, in turn with the roofline on the same threads."""
+    """One product timed in the page, in turn with the roofline on the same threads, or alone."""
 
     threads: int = Field(ge=1)
     products_per_sample: int = Field(ge=1)
     samples_ms: list[Number] = Field(min_length=1)
     roofline_gflops: list[Number] = Field(
-        min_length=2, description="[i] before sample i, [i + 1] after it"
+        description="[i] before sample i, [i + 1] after it; empty where it was timed alone"
     )
 
 

@@ -175,6 +175,9 @@ class Op(Record):
     what: Section | None = None
     count: int | None = None
     kernel: Kernel | None = None
+    alone: bool = Field(
+        default=False, description="a kernel's samples without those of the roofline in between"
+    )
     operation: Operation | None = None
 
 

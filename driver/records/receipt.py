@@ -340,6 +340,11 @@ class Slot(Record):
     first_step_ms: Number | None = None
     steps_per_window: int = Field(ge=1)
     windows_ms: list[Number] = []
+    arrivals_ms: list[Number] = Field(
+        default=[],
+        description="by the driver's own clock, since the page was asked for: when it told of the "
+        "instruction before the first window, then of each window",
+    )
     losses: list[Number] = []
     grad_norms: list[Number] = []
     sentinel_ms: list[Number] = []

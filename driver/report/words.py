@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
+from driver.adapter import best_sample
 from driver.receipt import Examination, from_the_faster_side
 from driver.records import BY_HAND, ArmPlan, ArmSummary, Estimate, Receipt, Side, Slot
 from driver.report.terminal import number_text, small_text
@@ -151,10 +151,12 @@ def reached_gflops(receipt: Receipt, summary: ArmSummary) -> float | None:
 
 
 def peak_gflops(arm: ArmPlan) -> float | None:
-    """The roofline of an arm on all of its threads, in 1e9/s; None where it has none."""
-    roofline = arm.roofline
-    peak = median(roofline.all_gflops) if roofline and roofline.all_gflops else 0.0
-    return peak if peak > 0 else None
+    """The roofline of an arm on all of its threads, in 1e9/s; None where it has none.
+
+    Its highest sample: it is a limit, and whatever disturbs a sample only lowers it. A median of
+    samples that a busy core had halved would let a step reach more than 100%.
+    """
+    return (best_sample(arm.roofline.all_gflops) or None) if arm.roofline else None
 
 
 def roofline_share(receipt: Receipt, summary: ArmSummary) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import math
 import re
+import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -58,6 +59,9 @@ class JobHandle:
         self.progress: Progress | None = None
         self.ops: list[OpResult] = []
         """What the instructions gave that the page has told of; in order."""
+        self.arrivals_ms: list[float] = []
+        """When each of them arrived, by the driver's clock since the job was opened."""
+        self._opened = time.monotonic()
         self._on_progress = on_progress
         self._on_close = on_close
         self._labels = {
@@ -105,6 +109,7 @@ class JobHandle:
             check_op(self.job.program, progress.op, progress.result, set(self.blobs))
         except SlotError as error:
             raise RefusedError(400, str(error)) from None
+        self.arrivals_ms.append((time.monotonic() - self._opened) * 1e3)
         self.ops.append(progress.result)
         self.progress = progress
         if self._on_progress:
