@@ -257,7 +257,7 @@ def check_by_hand(receipt: dict[str, Any]) -> None:
 
 async def test_by_keyboard_alone_and_for_everybody(visit: Open, tmp_path: Path) -> None:
     """A whole run without a mouse; before, during and after it the page is looked over."""
-    async with visit("null:ms=600,null:ms=700") as page:
+    async with visit("null:ms=400,null:ms=450") as page:
         await tab_to(page, "preset")
         await tab_to(page, "arm-a")
         await page.keyboard.press("End")  # the last arm in the list
