@@ -16,8 +16,8 @@ const lines = (list, texts) => list.replaceChildren(...texts.map((text) => make(
 const visible = (id, on) => { at(id).hidden = !on; };
 const figures = (value) => (!Number.isFinite(value) ? "–" : value >= 1000 ? value.toFixed(0) : value.toPrecision(4));
 const upper = (text) => `${text[0].toUpperCase()}${text.slice(1)}`;
-// Options may break after each of them, and are copied as they are.
-const breakable = (text) => text.split(/(?<=\+)/).flatMap((part) => [part, make("wbr")]);
+// Long names may break after their joints, and are copied as they are.
+const breakable = (text, joint = /(?<=\+)/) => text.split(joint).flatMap((part) => [part, make("wbr")]);
 const letter = (side) => side.toLowerCase();
 
 // What went wrong, or nothing.
@@ -115,7 +115,7 @@ function options(select, offers, wanted, words = ({ name }) => name) {
 
 function fill_form({ arms, presets, wish }) {
   options(at("preset"), presets, wish.preset, ({ name, parameters, budget }) =>
-    `${name}: ${parameters.toLocaleString("en")} parameters, at most about ${budget}`);
+    `${name}: ${parameters.toLocaleString("en")} parameters, about ${budget}`);
   options(at("arm-a"), arms, wish.a);
   options(at("arm-b"), arms, wish.b);
   for (const [id, key] of [["a-options", "a_options"], ["b-options", "b_options"], ["blocks-wish", "blocks"], ["budget", "budget"]]) {
@@ -251,7 +251,7 @@ function show_result(result) {
   at("gates").replaceChildren(
     make("thead", {}, make("tr", {}, ...["Check", "Outcome", "Why"].map((text) => make("th", { scope: "col", text })))),
     make("tbody", {}, ...result.gates.map(({ name, status, gate_class, reason }) =>
-      make("tr", {}, make("td", { text: name }),
+      make("tr", {}, make("td", {}, ...breakable(name, /(?<=[._])/)),
         make("td", { class: "status", text: status === "unknown" ? "unknown" : gate_class === "blocking" ? "failed" : "not met" }),
         make("td", { text: reason })))));
   visible("gates-part", result.gates.length > 0);
