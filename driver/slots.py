@@ -1,6 +1,7 @@
 """The plan's blocks: fresh browsers, fresh pages, one record per slot."""
 
 import hashlib
+import itertools
 import json
 import math
 import time
@@ -46,6 +47,7 @@ from driver.stats import planned_blocks
 from driver.tensors import State
 
 SENTINELS = 5
+TELLS = 3
 OnWeights = Callable[[Side, State], None]
 
 
@@ -103,6 +105,7 @@ class Blocks:
         if arm.warmup_steps:
             program.append(train_op(1, "first"))
             program += train_ops(arm.warmup_steps - 1, arm.steps_per_window, "warmup")
+        program += [Op(op="empty")] * (1 + TELLS)  # what telling the driver takes
         program += [train_op(arm.steps_per_window, "window")] * arm.windows
         refusal = read_refusal(self.maker.config)
         program.append((digest_op if refusal else read_op)("param", "param"))
@@ -233,6 +236,7 @@ def slot_record(
         steps_per_window=arm.steps_per_window,
         windows_ms=[ms for ms in windows if ms is not None],
         arrivals_ms=arrivals(ops, outcome.arrivals_ms),
+        tell_ms=tells(ops, outcome.arrivals_ms),
         losses=losses,
         grad_norms=norms,
         sentinel_ms=[ms for op in ops if op.op == "sentinel" for ms in op.values_ms],
@@ -252,6 +256,12 @@ def arrivals(ops: Sequence[OpResult], arrivals_ms: Sequence[float]) -> list[floa
     """Of the arrivals of all instructions those of the windows and of the one before them."""
     windows = [i for i, op in enumerate(ops[: len(arrivals_ms)]) if op.label == "window"]
     return [arrivals_ms[i] for i in [windows[0] - 1, *windows]] if windows else []
+
+
+def tells(ops: Sequence[OpResult], arrivals_ms: Sequence[float]) -> list[float]:
+    """Milliseconds from one empty instruction's arrival to the next one's."""
+    empty = [at for op, at in zip(ops, arrivals_ms, strict=False) if op.op == "empty"]
+    return [after - before for before, after in itertools.pairwise(empty)]
 
 
 def null_program(

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -375,6 +375,13 @@ def _parity(arm: ArmPlan, slots: int) -> ArmParity:
     )  # fmt: skip
 
 
+def timed(windows_ms: Iterable[float]) -> dict[str, list[float]]:
+    """What a slot says of windows, by the page's clock and by the driver's."""
+    windows = [float(ms) for ms in windows_ms]
+    arrivals = np.cumsum([700.0, *(ms + 4.0 for ms in windows)])
+    return {"windows_ms": windows, "arrivals_ms": [float(at) for at in arrivals]}
+
+
 def _slot(
     plan: Plan,
     index: int,
@@ -387,13 +394,11 @@ def _slot(
     reference = _reference()
     off = 1.0 if arm.name == "null" else 1 + (2e-7 if arm.name == "webgpu" else -1e-7)
     windows: Sequence[float] = MS[side] * np.exp(noise * rng.standard_normal(WINDOWS))
-    arrivals = np.cumsum([700.0, *(w + 4.0 for w in windows)])
     return Slot(
         index=index, block=index // 4, position=index % 4, side=side, arm=arm.canonical,
         status="ok", started_utc=f"2026-11-30T07:01:{index:02d}.000000+00:00", compile_ms=12.5,
         upload_ms=1.5, first_step_ms=15.0, steps_per_window=STEPS_PER_WINDOW,
-        windows_ms=[float(w) for w in windows],
-        arrivals_ms=[float(at) for at in arrivals], losses=[x * off for x in reference.losses],
+        **timed(windows), tell_ms=[3.0, 4.0, 3.5], losses=[x * off for x in reference.losses],
         grad_norms=[x * off for x in reference.grad_norms], sentinel_ms=[3.1, 3.0],
         gpu_sentinel_ms=[9.2, 9.1] if adapter else [],
         param_sha256="9d" * 32, memory={"address": "i32", "final_bytes": 131072, "growths": 0},

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
-from receipts import MS, Parts, parts
+from receipts import MS, Parts, parts, timed
 
 from driver.calibration import (
     calibration_key,
@@ -32,7 +32,7 @@ def scaled(run: Parts, a: float = 1.0, b: float = 1.0) -> Parts:
     """The same run with the times of either side multiplied."""
     factor = {"A": a, "B": b}
     slots: list[Slot] = [
-        slot.model_copy(update={"windows_ms": [ms * factor[slot.side] for ms in slot.windows_ms]})
+        slot.model_copy(update=timed(ms * factor[slot.side] for ms in slot.windows_ms))
         for slot in run.slots
     ]
     return replace(run, slots=tuple(slots))
@@ -140,7 +140,7 @@ def test_the_false_alarm_rate() -> None:
 
 def _shifted(receipt: Receipt, log: float) -> Receipt:
     slots = tuple(
-        slot.model_copy(update={"windows_ms": [ms * math.exp(log) for ms in slot.windows_ms]})
+        slot.model_copy(update=timed(ms * math.exp(log) for ms in slot.windows_ms))
         for slot in receipt.slots
     )
     return receipt.model_copy(update={"slots": slots})

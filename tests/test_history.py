@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 import duckdb
 import pytest
-from receipts import Parts, failed_slot, nonfinite, parts
+from receipts import Parts, failed_slot, nonfinite, parts, timed
 
 from driver import history
 from driver.history import rows as rows_module
@@ -37,7 +37,7 @@ def at(built: Parts, days: float, a: float = 1.0, b: float = 1.0) -> Parts:
     slots = tuple(
         slot.model_copy(
             update={
-                "windows_ms": [ms * factor[slot.side] for ms in slot.windows_ms],
+                **timed(ms * factor[slot.side] for ms in slot.windows_ms),
                 "started_utc": (time + timedelta(seconds=1 + slot.index)).isoformat(),
             }
         )

@@ -343,18 +343,15 @@ def quiet_by_load(load: Any, cores: Any = 8) -> Parts:
     )
 
 
-def clocked(arrivals: Sequence[float]) -> Parts:
-    """Windows of 100 ms by the page, and when the driver heard of them."""
+def clocked(arrivals: Sequence[float], tells: Sequence[float] = ()) -> Parts:
+    """Windows of 100 ms by the page, when the driver heard of them, and what telling took."""
     run = GOOD
     for one in GOOD.slots:
         if one.side == "B":
-            run = run.with_slot(one.index, windows_ms=[100.0] * 3, arrivals_ms=list(arrivals))
+            run = run.with_slot(
+                one.index, windows_ms=[100.0] * 3, arrivals_ms=list(arrivals), tell_ms=list(tells)
+            )
     return run
-
-
-def far(run: Parts) -> Parts:
-    """The page's machine is another one."""
-    return run.with_environment(machine=run.environment.machine | {"remote": True})
 
 
 B = max(s.index for s in GOOD.slots if s.side == "B")
@@ -491,8 +488,9 @@ CASES: list[Case] = [
     ("clock.B", "fail", lambda: clocked([0, NAN, 200, 300])),
     ("clock.B", "unknown", lambda: clocked([])),
     ("clock.B", "unknown", lambda: clocked([100])),
-    ("clock.B", "unknown", lambda: far(clocked([0, 250, 500, 750]))),
-    ("clock.B", "pass", lambda: far(clocked([0, 125, 250, 375]))),
+    ("clock.B", "pass", lambda: clocked([0, 250, 500, 750], [70.0, 9.0])),  # a slow way
+    ("clock.B", "fail", lambda: clocked([0, 250, 500, 750], [50.0, 9.0])),
+    ("clock.B", "fail", lambda: clocked([0, 150, 300, 450], [NAN])),
     ("clock.B", "not-applicable", lambda: receipts.parts(names=("wasm", "null"))),
     ("blocks", "fail", lambda: receipts.parts(blocks=2)),
     ("blocks", "fail", lambda: receipts.parts(blocks=5)),

@@ -182,6 +182,9 @@ const OPS = {
     return { detail: await probe() };
   },
 
+  // How long telling the driver takes.
+  empty: () => ({}),
+
   async sentinel({ count }) {
     return { values_ms: await sentinel(count) };
   },

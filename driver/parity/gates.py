@@ -26,8 +26,8 @@ from driver.records import (
 SIDES: tuple[Side, Side] = ("A", "B")
 LEAST_CURVE_TO_LEARN = 8
 LEAST_BLOCKS = 4
-# What telling the driver of a window may take. On loopback it takes a few milliseconds.
-POST_MS = 30.0
+# What telling the driver of a window may always take. On loopback it takes a few milliseconds.
+TELL_MS = 30.0
 # Judged only where the reference trains too.
 FULL_REFERENCE = (
     "parity.grads", "parity.wide", "parity.params", "parity.key_bias", "curve.loss",
@@ -63,7 +63,7 @@ _PER_SIDE: tuple[tuple[str, GateClass, float | None, str], ...] = (
     ("identity", "blocking", None, "what the arm echoed from its worker is what was configured"),
     ("clock", "blocking", 0.1,
      "share of a window by which the page's clock and the driver's own differ, in the window where "
-     f"they differ least; {POST_MS:g} ms of each are the page's way to the driver"),
+     f"they differ least, beyond {TELL_MS:g} ms or twice what empty instructions took"),
     ("repeat", "blocking", None, "all slots of a WASM arm gave the same bits"),
     ("learned", "blocking", 0.02, "the loss fell by more than this, in nats"),
     ("beyond_unigrams", "blocking", 0.05,
@@ -271,7 +271,7 @@ def _judge_side(
         for name in FULL_REFERENCE:
             if outcomes[name][1] == "unknown":
                 outcomes[name] = None, "unknown", found.points_reason
-    outcomes["clock"] = _clock(mine, limit("clock"), environment.machine.get("remote") is True)
+    outcomes["clock"] = _clock(mine, limit("clock"))
     outcomes["repeat"] = _repeat(arm, comparison.slots_repeat[side])
     outcomes["learned"] = _learned(mine, limit("learned"))
     outcomes["beyond_unigrams"] = _beyond_unigrams(plan, reference, mine, limit("beyond_unigrams"))
@@ -311,7 +311,7 @@ def _first_loss(found: ArmParity, mine: Sequence[Slot], limit: float | None) -> 
 
 def _finite(mine: Sequence[Slot]) -> Outcome:
     for slot in mine:
-        for what in ("losses", "grad_norms", "windows_ms", "arrivals_ms", "sentinel_ms"):
+        for what in ("losses", "grad_norms", "windows_ms", "arrivals_ms", "tell_ms", "sentinel_ms"):
             for index, value in enumerate(getattr(slot, what)):
                 if not math.isfinite(value):
                     return None, "fail", f"slot {slot.index}: {what}[{index}] is {value}"
@@ -340,31 +340,33 @@ def _identity(plan: Plan, arm: ArmPlan, environment: Environment, mine: Sequence
     return None, "pass", f"{len(expected)} facts agree in {len(ran)} slots"
 
 
-def _clock(mine: Sequence[Slot], limit: float | None, remote: bool) -> Outcome:
+def _clock(mine: Sequence[Slot], limit: float | None) -> Outcome:
     """The page's clock against the driver's, which no page can stop.
 
-    Between two arrivals a page does nothing but train a window and tell of it. Whatever else takes
-    time on a busy machine does not do so in every window, so the least difference counts: a clock
-    that stops before the work is done, or runs slowly, differs in all of them.
+    Between two arrivals a page does nothing but train a window and tell of it; what telling takes
+    here, empty instructions say. Whatever else takes time on a busy machine does not do so in every
+    window, so the least difference counts: a clock that stops before the work is done, or runs
+    slowly, differs in all of them.
     """
+    told = [ms for slot in mine for ms in slot.tell_ms]
+    way_ms = max([TELL_MS, *(2 * ms for ms in told if math.isfinite(ms))])
     shares = []
     for slot in mine:
         by_driver = [b - a for a, b in itertools.pairwise(slot.arrivals_ms)]
-        shares += [_apart(*both) for both in zip(slot.windows_ms, by_driver, strict=False)]
+        both = zip(slot.windows_ms, by_driver, strict=False)
+        shares += [_apart(page, driver, way_ms) for page, driver in both]
     if not shares:
         return None, "unknown", "the driver's own times of the windows: not recorded"
     least = math.nan if any(map(math.isnan, shares)) else min(shares)
-    outcome = _below(least, limit, "clocks differ in every window by")
-    if remote and outcome[1] == "fail":
-        return outcome[0], "unknown", f"{outcome[2]}; the page is on another machine, and far away"
-    return outcome
+    words = f"beside {way_ms:.0f} ms for telling of it, clocks differ in every window by"
+    return _below(least, limit, words)
 
 
-def _apart(by_page: float, by_driver: float) -> float:
-    """Share of a window, in ms by each clock, that the way to the driver does not explain."""
+def _apart(by_page: float, by_driver: float, way_ms: float) -> float:
+    """Share of a window, in ms by each clock, that telling of it does not explain."""
     if math.isnan(by_page) or math.isnan(by_driver):
         return math.nan
-    more = max(0.0, abs(by_driver - by_page) - POST_MS)
+    more = max(0.0, abs(by_driver - by_page) - way_ms)
     return more / by_driver if by_driver > 0 else math.inf
 
 

@@ -158,6 +158,7 @@ class Op(Record):
         "reimport",
         "readback",
         "probe",
+        "empty",
         "sentinel",
         "gpu_sentinel",
         "roofline",

@@ -345,6 +345,9 @@ class Slot(Record):
         description="by the driver's own clock, since the page was asked for: when it told of the "
         "instruction before the first window, then of each window",
     )
+    tell_ms: list[Number] = Field(
+        default=[], description="by the same clock, instructions that do nothing but tell of it"
+    )
     losses: list[Number] = []
     grad_norms: list[Number] = []
     sentinel_ms: list[Number] = []
