@@ -6,6 +6,7 @@ holds, reading it gives a `Preset` or a `PresetError` that names the file, the k
 """
 
 import difflib
+import math
 import re
 import tomllib
 from pathlib import Path
@@ -301,6 +302,9 @@ def _sentence(detail: ErrorDetails) -> str:
             "name": "should be at most 64 letters, digits, dots, hyphens and underscores",
             "corpus_sha256": "should be 64 lower-case hexadecimal digits, or empty",
         }[key]
+    value = detail["input"]
+    if isinstance(value, float) and not math.isfinite(value):
+        message = "should be a finite number"  # not "less than 10", which infinity breaks as well
     if detail["type"] == "value_error":  # a rule of ours names the value itself
         return f"{key}: {message}"
     return f"{key} = {_quoted(detail['input'])} {message}"

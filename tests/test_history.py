@@ -248,7 +248,11 @@ def test_what_is_no_history_is_refused(driver: Run, nights: Path, tmp_path: Path
         for command in (("list",), ("add", nights), ("query", "SELECT 1")):
             code, _, err = driver("history", *command, "--db", path)
             assert (code, said in err) == (2, True), err
+            assert path != text or "--db names a file that `driver history add` made" in err
         assert path.read_bytes() == before
+    for command in (("list",), ("add", nights), ("query", "SELECT 1")):
+        code, _, err = driver("history", *command, "--db", tmp_path)
+        assert (code, "is a folder; --db names a file in it" in err) == (2, True), err
 
 
 def test_while_another_process_writes(driver: Run, nights: Path, tmp_path: Path) -> None:
@@ -383,7 +387,11 @@ def test_export_to_parquet(driver: Run, kept: Path, tmp_path: Path) -> None:
         assert slots == 3
     assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
     assert driver("history", "export", out, "--table", "x", "--db", kept)[0] == 2
-    assert driver("history", "export", tmp_path / "no" / "x", "--db", kept)[0] == 2
+    assert driver("history", "export", tmp_path / "no" / "x.parquet", "--db", kept)[0] == 2
+    for name in ("rows.csv", "rows"):  # never Parquet under the name of something else
+        code, _, err = driver("history", "export", tmp_path / name, "--db", kept)
+        assert (code, "ends in .parquet" in err) == (2, True)
+        assert not (tmp_path / name).exists()
 
 
 # --------------------------------------------------------------------------- query

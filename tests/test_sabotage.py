@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import receipts
 from conftest import ONE, WEBGPU
-from receipts import EVALUATOR, Parts, parts
+from receipts import EVALUATOR, Parts, parts, timed
 from test_run import RunPreset, gates
 from test_run import run as run_driver  # noqa: F401
 
@@ -297,7 +297,7 @@ def disturbed(run: Parts, by: Disturbance) -> Parts:
             events.append(SlotEvent(kind="hidden", message="1 times hidden"))
         run = run.with_slot(
             slot.index,
-            windows_ms=[factor * ms for ms in slot.windows_ms],
+            **timed(factor * ms for ms in slot.windows_ms),
             sentinel_ms=[(1.0 if by.hidden else factor) * ms for ms in slot.sentinel_ms],
             events=events,
         )

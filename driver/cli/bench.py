@@ -176,7 +176,7 @@ def ladder_command(
         corpus=corpus_for(loaded, (spec,), corpus_file),
         seed=loaded.seed if seed is None else seed,
         blocks=blocks or loaded.blocks,
-        budget_s=parse_duration(budget) if budget else None,
+        budget_s=parse_duration(budget) if budget is not None else None,
         out=out,
     )
     check_places(out)

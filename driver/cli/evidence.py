@@ -86,7 +86,7 @@ def reproduce_command(
     Example: driver reproduce small-wasm-webgpu.receipt.json --budget 5m
     """
     limit, base = parse_margin(margin), history.read_one(receipt)[0]
-    budget_s = parse_duration(budget) if budget else None
+    budget_s = parse_duration(budget) if budget is not None else None
     request = reproduce.request_for(base, out, corpus_file, budget_s)
     check_threads(request.arms)
     check_places(out)
@@ -142,7 +142,7 @@ def calibrate_command(
         seed=loaded.seed,
         blocks=blocks or loaded.blocks,
         runs=runs,
-        budget_s=parse_duration(budget) if budget else runs * loaded.budget_s,
+        budget_s=parse_duration(budget) if budget is not None else runs * loaded.budget_s,
         out=out,
         fresh=fresh,
     )

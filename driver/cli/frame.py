@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
+from typer.core import TyperGroup
 
 from driver import (
     compare,
@@ -32,7 +34,25 @@ from driver.records import Receipt
 
 T = TypeVar("T")
 LEAST_COLUMNS = 40  # of a report: with fewer its tables come apart
+
+
+class _Group(TyperGroup):
+    """All commands. A value that an option's or an argument's type refuses is named."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            cause = error.__cause__
+            if isinstance(cause, ValidationError) and error.message.startswith("Input should"):
+                given = str(cause.errors()[0]["input"])
+                shown = given if given and given.isprintable() else ascii(given)
+                error.message = f"{shown:.60}{error.message.removeprefix('Input')}"
+            raise
+
+
 app = typer.Typer(
+    cls=_Group,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -221,8 +221,12 @@ def export_command(
 
     Example: driver history export slots.parquet --table slots --preset small
     """
+    if out.suffix.lower() != ".parquet":
+        raise UsageError(
+            f"{out}: expected a name that ends in .parquet; `driver history query --csv` makes CSV"
+        )
     rows = history.export(db or history.default_path(), table, chosen, out)
-    print(f"{rows} rows in {out}")
+    print(f"{rows} row{'s' * (rows != 1)} in {out}")
 
 
 @app.command("compare")

@@ -235,7 +235,7 @@ def requests_for(
     url = purpose.tracking_url
     if url is not None and not re.fullmatch(r"https?://[^\s/]+(/\S*)?", url):
         raise UsageError(f"--tracking-url {url!r}: expected http://… or https://…")
-    limit_s = parse_duration(budget) if budget else None
+    limit_s = parse_duration(budget) if budget is not None else None
     requests = []
     for preset in map(presets.load, names):
         requests.append(

@@ -135,7 +135,7 @@ def _sql_type(annotation: Any) -> str:
 @contextmanager
 def opened(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """The database, read-only and locked. Raises UsageError where there is none."""
-    if not path.is_file():
+    if not (path.is_file() or path.is_dir()):
         raise UsageError(
             f"{path}: there is no history; `driver history add receipts/` makes it, --db names "
             "another"
@@ -147,10 +147,15 @@ def opened(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 
 @contextmanager
 def _open(path: Path, read_only: bool) -> Iterator[duckdb.DuckDBPyConnection]:
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; --db names a file in it")
     try:
         connection = duckdb.connect(str(path), read_only=read_only, config=dict(_LOCKED))
     except duckdb.Error as error:
-        raise UsageError(f"{path}: cannot be opened as a history ({first_line(error)})") from error
+        raise UsageError(
+            f"{path}: cannot be opened as a history ({first_line(error)}); --db names a file that "
+            "`driver history add` made, which no other program holds open"
+        ) from error
     try:
         yield connection
     except duckdb.Error as error:

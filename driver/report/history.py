@@ -57,7 +57,7 @@ def listing(rows: Sequence[HistoryReceipt], width: int = 110, colour: bool = Fal
             Text(word, style=style), row.digest[:8],
         )  # fmt: skip
     console.print(table)
-    write_line(console, f"{len(rows)} receipts")
+    write_line(console, f"{len(rows)} receipt{'s' * (len(rows) != 1)}")
     return text_of(console)
 
 
@@ -120,7 +120,7 @@ def answer(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int = 1
     for row in rows:
         add_row(table, *map(value_text, row))
     console.print(table)
-    write_line(console, f"{len(rows)} rows")
+    write_line(console, f"{len(rows)} row{'s' * (len(rows) != 1)}")
     return text_of(console)
 
 
