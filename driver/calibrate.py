@@ -77,8 +77,8 @@ def add(receipt: Receipt, fresh: bool = False) -> tuple[Calibration, Path]:
     found = calibration_run(receipt)
     if found is None:
         raise RunError(
-            "the calibration run has no spread of blocks: it needs at least four; use a longer "
-            "--budget or a smaller preset"
+            "the calibration run has no spread of blocks: it needs at least four "
+            "finished ones; use a longer --budget or a smaller preset"
         )
     key = calibration_key(receipt.plan, receipt.environment, 0)
     earlier = None if fresh else store.load_calibration(key)

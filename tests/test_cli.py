@@ -80,6 +80,10 @@ def bad_usage(tmp_path: Path) -> dict[str, tuple[list[str], str]]:
             "duration",
         ),
         "empty budget of a calibration": (["calibrate", "--budget", ""], "duration"),
+        "too few blocks to calibrate": (
+            ["calibrate", "--blocks", "2"],
+            "--blocks 2: a calibration needs at least 4 blocks",
+        ),
         "below a range": (["history", "list", "--last", "0"], "'--last': 0 should be greater"),
         "above a range": ([*run, "--server-port", "65536"], "'--server-port': 65536 should be"),
         "no number": (["calibrate", "--runs", "1e2"], "'--runs': 1e2 should be a valid integer"),

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from driver import receipt, report
-from driver.records import Receipt
+from driver.plan import SUSPECTS
+from driver.records import Receipt, SlotEvent
 
 RUNS = {name: receipt.parse(run.sealed()) for name, run in receipts.everything().items()}
 HOSTILE = "\x1b[2J\x1b]0;owned\x07[bold red]qualified[/]\u202e\x9b31m\ud800\x00\r\u2028"
@@ -102,6 +103,16 @@ def test_the_ratio_with_its_interval() -> None:
 def test_no_interval_is_said_with_its_reason() -> None:
     page = report.text(RUNS["one block"], width=300)
     assert "[no interval]  1 block(s): unsure which is faster (1 finished block:" in page
+
+
+def test_a_run_whose_only_block_is_suspect_did_finish_it() -> None:
+    hidden = SlotEvent(kind="hidden", message="1 times hidden")
+    run = receipt.parse(
+        receipts.parts(blocks=1).with_plan(suspects=SUSPECTS).with_slot(1, events=[hidden]).sealed()
+    )
+    page = flowed(report.text(run, width=300))
+    assert re.search(r"without suspect block\(s\) 0 \(.*?\): none is left", page)
+    assert "no block finished" not in page
 
 
 def test_a_failed_run_makes_no_claim() -> None:

@@ -25,7 +25,8 @@ from driver.cli.frame import (
     opens_browser,
     parse_margin,
 )
-from driver.parity import SIDES
+from driver.errors import UsageError
+from driver.parity import LEAST_BLOCKS, SIDES
 from driver.presets import parse_duration
 from driver.receipt import parse
 from driver.records import HistoryReceipt
@@ -135,6 +136,14 @@ def calibrate_command(
     """
     check_numbers(blocks, None)
     spec, loaded = arm_for(arm), presets.load(preset)
+    if (blocks or loaded.blocks) < LEAST_BLOCKS:
+        given = (
+            f"--blocks {blocks}" if blocks else f"preset {loaded.name}: blocks = {loaded.blocks}"
+        )
+        raise UsageError(
+            f"{given}: a calibration needs at least {LEAST_BLOCKS} blocks in a run; give them "
+            "with --blocks"
+        )
     request = calibrate.Request(
         preset=loaded,
         arm=spec,

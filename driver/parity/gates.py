@@ -525,7 +525,7 @@ def _adapter(plan: Plan, environment: Environment) -> Outcome:
 def _blocks(comparison: Comparison, least: float | None) -> Outcome:
     done = sum(1 for block in comparison.blocks if block.log_ratio is not None)
     enough = least is not None and done >= least and done % 2 == 0
-    words = f"{done} finished blocks"
+    words = f"{done} finished block{'s' if done != 1 else ''}"
     if not enough:
         words += f"; an interval needs an even number of at least {LEAST_BLOCKS}"
     return float(done), "pass" if enough else "fail", words

@@ -56,10 +56,12 @@ def estimate_lines(receipt: Receipt) -> list[str]:
     suspect = [block for block in found.blocks if block.suspect]
     if found.sensitivity:
         names = ", ".join(str(block.block) for block in suspect)
-        lines.append(
-            f"without suspect block(s) {names} ({suspect[0].suspect[0]}): "
-            f"{estimate_line(found.sensitivity, receipt)}"
+        left = (
+            estimate_line(found.sensitivity, receipt)
+            if found.sensitivity.blocks
+            else ("none is left")
         )
+        lines.append(f"without suspect block(s) {names} ({suspect[0].suspect[0]}): {left}")
     return lines
 
 
