@@ -145,6 +145,16 @@ def fit_budget(
     return shape, reference_steps, min(band_steps, reference_steps)
 
 
+def check_spent(budget_s: float, used_s: float, arm: str) -> None:
+    """Raises BudgetError where preparing the first arm has used up all there is."""
+    if used_s > budget_s:
+        raise BudgetError(
+            f"a budget of {budget_s:.0f} s is used up before the run: the machine, the browser and "
+            f"arm {arm} took {used_s:.0f} s, and the other arm is still to be prepared. "
+            f"Use --budget {int(4 * used_s) + 1}s or more, or a smaller preset"
+        )
+
+
 def freeze(
     purpose: Purpose,
     workload: Workload,

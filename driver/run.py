@@ -17,7 +17,7 @@ from driver.corpus import Corpus
 from driver.errors import UsageError
 from driver.host import FAR, Host, state_record
 from driver.jobs import JobMaker
-from driver.plan import Measured, Purpose, announce, fit_budget, freeze, now_utc
+from driver.plan import Measured, Purpose, announce, check_spent, fit_budget, freeze, now_utc
 from driver.prepare import Preparation, probe, resolve_here
 from driver.presets import Preset, check_memory
 from driver.progress import Reporter
@@ -86,6 +86,7 @@ async def run(
             a_spec, b_spec = request.arms
             report.phase(f"checking and timing A {a_spec.name}", preparation.length)
             a = await preparation.arm("A", a_spec)
+            check_spent(request.purpose.budget_s, time.monotonic() - began, a_spec.name)
             report.phase(f"checking and timing B {b_spec.name}", preparation.length)
             b = await preparation.arm("B", b_spec)
         shape, reference_steps, band_steps = fit_budget(

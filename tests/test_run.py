@@ -364,11 +364,19 @@ def test_behemoth(run: RunPreset) -> None:
         assert memory["sections_at"]["v"] > 4 * 2**30
 
 
-def test_budget_too_short(run: RunPreset) -> None:
-    """Beforehand, with the time that it takes."""
-    code, receipts, printed = run("--arms", f"wasm:{ONE},wasm64:{ONE}", "--budget", "1s")
+@pytest.mark.parametrize(
+    ("arms", "budget", "why"),
+    [
+        (f"wasm:{ONE},wasm64:{ONE}", "1s", "is used up before the run: "),
+        ("null:ms=60000,null:ms=60000", "90s", "is too short for preset mini here"),
+    ],
+)
+def test_budget_too_short(run: RunPreset, arms: str, budget: str, why: str) -> None:
+    """Beforehand, with the time that it takes; as soon as it is known."""
+    code, receipts, printed = run("--arms", arms, "--budget", budget)
     assert code == 2
     assert receipts == []
+    assert why in printed
     assert "Use --budget" in printed
 
 
