@@ -18,7 +18,7 @@ from driver import presets
 from driver.cli.serve import settings_for
 from driver.errors import LackError, SlotError, UsageError
 from driver.host import host_of
-from driver.measure import run_job
+from driver.measure import JobOutcome, run_job
 from driver.progress import Reporter, SlotNow
 from driver.records import Job, Op
 from driver.report import how_opened
@@ -84,6 +84,12 @@ async def get(client: aiohttp.ClientSession, url: str, **headers: str) -> tuple[
 
 async def claim(client: aiohttp.ClientSession, page: ServePage) -> None:
     assert await post(client, page, "claim", HELLO) == (204, "")
+
+
+async def run_readback(page: ServePage) -> JobOutcome:
+    """The smallest job, `job-1`, in the tab."""
+    job = Job(job="job-1", program=(Op(op="readback", count=1),))
+    return await run_job(TabSession(page.tab), page, job, deadline_s=20)
 
 
 # --------------------------------------------------------------------------- who gets in
@@ -360,8 +366,7 @@ async def test_a_job_runs_in_a_frame_and_ends_with_it(
     async with stream(client, page, "tab-00001", "load-0001") as response:
         await events(response)
         await events(response)
-        job = Job(job="job-1", program=(Op(op="readback", count=1),))
-        running = asyncio.ensure_future(run_job(TabSession(page.tab), page, job, deadline_s=20))
+        running = asyncio.ensure_future(run_readback(page))
         name, frame = await events(response)
         assert (name, frame["path"]) == ("frame", "./?job=job-1")
         facts = {"user_agent": "x", "cross_origin_isolated": True, "hardware_concurrency": 2,
@@ -385,8 +390,7 @@ async def test_a_reload_ends_the_job(page: ServePage, client: aiohttp.ClientSess
     await claim(client, page)
     async with stream(client, page, "tab-00001", "load-0001") as first:
         await events(first)
-        job = Job(job="job-1", program=(Op(op="readback", count=1),))
-        running = asyncio.ensure_future(run_job(TabSession(page.tab), page, job, deadline_s=20))
+        running = asyncio.ensure_future(run_readback(page))
         await events(first)
         await events(first)
         async with stream(client, page, "tab-00001", "load-0002") as second:
@@ -402,17 +406,16 @@ async def test_a_tab_that_is_gone_ends_the_job(
 ) -> None:
     monkeypatch.setattr("driver.serve.tab.LOST_S", 0.2)
     await claim(client, page)
-    job = Job(job="job-1", program=(Op(op="readback", count=1),))
     async with stream(client, page, "tab-00001", "load-0001") as first:
         await events(first)
-        running = asyncio.ensure_future(run_job(TabSession(page.tab), page, job, deadline_s=20))
+        running = asyncio.ensure_future(run_readback(page))
         await events(first)
         await events(first)
     outcome = await running
     assert outcome.failure is not None
     assert "closed" in outcome.failure.message
     # Without a tab the next job does not wait long either.
-    outcome = await run_job(TabSession(page.tab), page, job, deadline_s=20)
+    outcome = await run_readback(page)
     assert outcome.failure is not None
     assert "no tab is open" in outcome.failure.message
 

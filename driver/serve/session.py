@@ -99,9 +99,9 @@ class TabBrowser:
         """The one that has served the page."""
         return contextlib.nullcontext(self.page)
 
-    def session(self) -> TabSession:
+    def session(self) -> AbstractAsyncContextManager[TabSession]:
         """The same tab again: there is no fresher browser."""
-        return TabSession(self.page.tab)
+        return contextlib.nullcontext(TabSession(self.page.tab))
 
 
 class Bench:
@@ -125,12 +125,13 @@ class Bench:
 
     async def meet(self) -> None:
         """What this browser can do. Where the page that asks fails, a reload tries again."""
-        facts = self.browser.session().facts
+        session = TabSession(self.page.tab)
+        facts = session.facts
         self.report.say(f"opened in {facts.name} {facts.version} ({system_of(facts.user_agent)})")
         while True:
             load = self.page.tab.load
             try:
-                probed = await probe(self.browser.session(), self.page)
+                probed = await probe(session, self.page)
                 break
             except DriverError as error:
                 self.report.error(f"driver: {error}")

@@ -9,8 +9,7 @@ import contextlib
 import re
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 from urllib.parse import urlsplit
 
 from driver.browser import BrowserFacts
@@ -251,21 +250,10 @@ class TabPage:
 
 
 class TabSession:
-    """The tab for as long as a block lasts; an async context manager."""
+    """The tab for as long as a block lasts: it was open before, and stays so."""
 
     def __init__(self, tab: Tab) -> None:
         self._tab = tab
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        return None
 
     @property
     def facts(self) -> BrowserFacts:
