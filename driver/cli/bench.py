@@ -21,6 +21,7 @@ from driver.cli.frame import (
     JsonOption,
     OutOption,
     PlainOption,
+    PresetOption,
     QuietOption,
     SeedOption,
     arm_for,
@@ -132,9 +133,7 @@ def geometry_command(
 
 @opens_browser
 def ladder_command(
-    preset: Annotated[
-        str, typer.Option(help="Name or file.", autocompletion=complete.preset_names)
-    ],
+    preset: PresetOption,
     arm: Annotated[
         str,
         typer.Option(

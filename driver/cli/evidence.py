@@ -14,6 +14,7 @@ from driver.cli.frame import (
     JsonOption,
     OutOption,
     PlainOption,
+    PresetOption,
     QuietOption,
     arm_for,
     check_numbers,
@@ -106,9 +107,7 @@ def reproduce_command(
 
 @opens_browser
 def calibrate_command(
-    preset: Annotated[
-        str, typer.Option(help="Name or file.", autocompletion=complete.preset_names)
-    ] = "small",
+    preset: PresetOption = "small",
     arm: Annotated[
         str, typer.Option(help="The arm that runs against itself.", autocompletion=complete.arm)
     ] = "wasm",

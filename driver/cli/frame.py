@@ -28,6 +28,7 @@ from driver import (
 from driver.arms import ArmSpec, parse_arm
 from driver.browser import NAMES, BrowserChoice, Wanted, elsewhere, setup_browser
 from driver.calibration import calibration_key
+from driver.cli import complete
 from driver.errors import Interrupted, UsageError
 from driver.progress import Reporter
 from driver.records import Receipt
@@ -104,6 +105,9 @@ _BROWSER_OPTIONS: dict[str, tuple[Any, object]] = {
     ),
 }
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
+PresetOption = Annotated[
+    str, typer.Option(help="Name or file.", autocompletion=complete.preset_names)
+]
 BlocksOption = Annotated[
     int | None, typer.Option(help="Blocks of four slots; default from the preset.")
 ]
