@@ -34,7 +34,7 @@ from driver.jobs import (
 )
 from driver.machine import machine_state
 from driver.measure import JobOutcome, expect_result, failed_because, run_job
-from driver.parity import key_bias_ratio, tensor_error
+from driver.parity import Mask, gate_limits, key_bias_ratio, precision_of, tensor_error
 from driver.profile import profile_of
 from driver.records import (
     ArmJob,
@@ -261,7 +261,7 @@ class Preparation:
         outcome = await self._run(f"prepare-{side}", arm, states, tokens, program)
         ops = outcome.ops
         points = tuple(
-            self._point(lesson, _labelled(ops, lesson.label), outcome.blobs)
+            self._point(arm, lesson, _labelled(ops, lesson.label), outcome.blobs)
             for lesson in self.teacher.lessons
         )
         equal, reason = _round_trip(ops)
@@ -383,10 +383,16 @@ class Preparation:
             f"Use --budget {int(need_s) + 1}s or more, or a smaller preset"
         )
 
+    def undetermined(self, arm: ArmJob) -> dict[str, Mask]:
+        """Elements that a comparison of this arm's parameters with the reference leaves out at the
+        end of a curve; none where the reference takes no steps."""
+        return _undetermined(arm, self.teacher.lessons[0]) if self.teacher.lessons else {}
+
     def _point(
-        self, lesson: Lesson, trained: OpResult, blobs: dict[str, bytearray]
+        self, arm: ArmJob, lesson: Lesson, trained: OpResult, blobs: dict[str, bytearray]
     ) -> TeacherPoint:
         pupil, step = lesson.pupil, lesson.step
+        masks = _undetermined(arm, lesson)
         grads = self.maker.tensors_of(blobs[f"grad.{lesson.label}"])
         params = self.maker.tensors_of(blobs[f"param.{lesson.label}"])
         return TeacherPoint(
@@ -397,9 +403,17 @@ class Preparation:
             grad_norm=trained.grad_norms[0],
             reference_grad_norm=step.grad_norm,
             grads={n: tensor_error(g, grads[n], n) for n, g in step.grads.items()},
-            params={n: tensor_error(p, params[n], n) for n, p in pupil.params.items()},
+            params={
+                n: tensor_error(p, params[n], n, masks.get(n)) for n, p in pupil.params.items()
+            },
             key_bias_ratio=key_bias_ratio(grads),
         )
+
+
+def _undetermined(arm: ArmJob, lesson: Lesson) -> dict[str, Mask]:
+    """What the arm's precision leaves open in a first step."""
+    limits = gate_limits(precision_of(arm.options), lesson.pupil.config.n_layer)
+    return lesson.undetermined(limits["parity.grads"], limits["parity.params"])
 
 
 def resolve_here(spec: ArmSpec, features: dict[str, Any], cores: int) -> ArmJob:

@@ -27,8 +27,9 @@ WASM64_BYTES = 16 * 2**30  # Chromium's limit for a memory with 64-bit addresses
 # The browser's processes and Python with its libraries.
 PROGRAMS_BYTES = 2**30
 # float64: weights, gradients, moments of the walking reference (32) and of its steps from three
-# states (3 × 32), these states in float32 (3 × 12); the curve's own reference and checkpoints (48).
-REFERENCE_BYTES_PER_PARAMETER = 212
+# states (3 × 32), these states in float32 (3 × 12); the curve's own reference and checkpoints (48);
+# which elements the first step leaves undetermined, for both arms (2).
+REFERENCE_BYTES_PER_PARAMETER = 214
 
 _LARGEST_FILE_BYTES = 2**20
 _SIZES = ("tiny", "small", "medium", "large", "xl", "behemoth")  # the order in which to list them

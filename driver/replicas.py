@@ -8,12 +8,13 @@ reference is the band of what arithmetic explains.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from driver.parity import Mask, tensor_error
 from driver.records import ModelConfig
 from driver.reference import Arithmetic, Array, Reference, Tensors
 
@@ -23,11 +24,20 @@ _STRIP = 32
 
 
 @dataclass(frozen=True)
+class ParamsBand:
+    """Largest relative L2 deviation of a replica's parameter, and which tensor's it is."""
+
+    rel_l2: float
+    tensor: str
+
+
+@dataclass(frozen=True)
 class Band:
-    """Largest relative deviation of any replica, step by step."""
+    """Largest relative deviation of any replica: step by step, and of parameters at some steps."""
 
     losses: list[float]
     grad_norms: list[float]
+    params: dict[int, ParamsBand]
 
 
 def band(
@@ -36,14 +46,18 @@ def band(
     tokens: NDArray[np.int32],
     losses: Sequence[float],
     grad_norms: Sequence[float],
+    ends: Mapping[int, Tensors],
+    leave_out: Mapping[str, Mask],
     on_step: Callable[[int], None] = lambda _: None,
 ) -> Band:
     """`REPLICAS` float32 runs from `params` on `tokens` (steps, B, T+1) against the reference's
-    losses and norms, which have at least as many steps."""
+    losses and norms, which have at least as many steps, and against its parameters after as many
+    steps as the keys of `ends` say, without the elements of `leave_out`."""
     steps = len(tokens)
     worst_loss, worst_norm = [0.0] * steps, [0.0] * steps
+    worst_params: dict[int, ParamsBand] = {}
     for index in range(REPLICAS):
-        rng = np.random.Generator(np.random.Philox(key=[5, index]))
+        rng = _order_of(index)
         replica = Reference(config, relabelled(config, params, rng), np.float32, arithmetic(index))
         rows = rng.permutation(config.batch)
         for step in range(steps):
@@ -52,8 +66,21 @@ def band(
             loss = float(np.float32(found.loss))
             worst_loss[step] = _worse(worst_loss[step], loss, losses[step])
             worst_norm[step] = _worse(worst_norm[step], found.grad_norm, grad_norms[step])
+            if step + 1 in ends:
+                want = relabelled(config, ends[step + 1], _order_of(index))
+                masks = relabelled(config, leave_out, _order_of(index)) if leave_out else {}
+                for name, param in want.items():
+                    error = tensor_error(param, replica.params[name], name, masks.get(name)).rel_l2
+                    error = error if math.isfinite(error) else math.inf
+                    if step + 1 not in worst_params or error > worst_params[step + 1].rel_l2:
+                        worst_params[step + 1] = ParamsBand(error, name)
             on_step(index * steps + step + 1)
-    return Band(worst_loss, worst_norm)
+    return Band(worst_loss, worst_norm, worst_params)
+
+
+def _order_of(index: int) -> np.random.Generator:
+    """What a replica's order is drawn from: anew for whatever has to be in the same order."""
+    return np.random.Generator(np.random.Philox(key=[5, index]))
 
 
 def arithmetic(index: int) -> Arithmetic:
@@ -92,7 +119,9 @@ def rational_cdf(x: Array) -> Array:
     return np.asarray(np.where(x < 0, tail, 1 - tail))
 
 
-def relabelled(config: ModelConfig, params: Tensors, rng: np.random.Generator) -> Tensors:
+def relabelled(
+    config: ModelConfig, params: Mapping[str, Array], rng: np.random.Generator
+) -> Tensors:
     """The same function of tokens, its channels and units in another order.
 
     C (channels) alike everywhere; F within each MLP; D within each head, alike for q and k.

@@ -109,9 +109,16 @@ async def run(
             )
             if band_steps:
                 report.phase("float32 replicas of the reference", REPLICAS * band_steps)
-                curve = reference
+                curve, first_step = reference, preparation.teacher.lessons[0]
                 reference = await aside(
-                    lambda go_on: with_band(workload, curve, band_steps, _stepping(report, go_on))
+                    lambda go_on: with_band(
+                        workload,
+                        curve,
+                        checkpoints,
+                        first_step.undetermined(),
+                        band_steps,
+                        _stepping(report, go_on),
+                    )
                 )
         measured = freeze(
             request.purpose, workload, maker, (a, b), shape, reference, probed, state, others
@@ -121,7 +128,9 @@ async def run(
             tokens, _ = maker.tokens(workload.batches(shape.longest))
             blocks = Blocks(
                 browser, report, server, maker, preparation.initial, tokens,
-                (a.arm, b.arm), checkpoints, measured, on_weights,
+                (a.arm, b.arm), checkpoints,
+                (preparation.undetermined(a.arm), preparation.undetermined(b.arm)), measured,
+                on_weights,
             )  # fmt: skip
             try:
                 with machine.awake():

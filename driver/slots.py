@@ -24,7 +24,7 @@ from driver.jobs import (
     train_ops,
 )
 from driver.measure import JobOutcome, run_job
-from driver.parity import tensor_error
+from driver.parity import Mask, tensor_error
 from driver.plan import Measured, now_utc
 from driver.progress import Reporter, SlotNow
 from driver.records import (
@@ -63,6 +63,7 @@ class Blocks:
     tokens: TokensRef
     arms: tuple[ArmJob, ArmJob]
     checkpoints: dict[int, Tensors]
+    undetermined: tuple[dict[str, Mask], dict[str, Mask]]
     measured: Measured
     on_weights: OnWeights = lambda *_: None
     began: float = field(default_factory=time.monotonic)
@@ -147,7 +148,10 @@ class Blocks:
         if outcome.status != "ok" or not parity.applicable or steps not in self.checkpoints:
             return
         got = self.maker.tensors_of(outcome.blobs["param"])
-        errors = {n: tensor_error(p, got[n], n) for n, p in self.checkpoints[steps].items()}
+        masks = self.undetermined[which]
+        errors = {
+            n: tensor_error(p, got[n], n, masks.get(n)) for n, p in self.checkpoints[steps].items()
+        }
         found = parity.model_copy(
             update={"final_slot": slot, "final_step": steps, "final_params": errors}
         )

@@ -3,7 +3,7 @@
 import hashlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal
@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from driver import presets
 from driver.corpus import Corpus, batches
 from driver.jobs import read_refusal, state_echo
+from driver.parity import GRADS_LIMIT, PARAMS_LIMIT, Mask, undetermined
 from driver.presets import Preset
-from driver.records import ModelConfig, ReferenceFacts, Section
-from driver.reference import Reference, StepResult, Tensors, loss_only
+from driver.records import ModelConfig, ParamsDeviation, ReferenceFacts, Section
+from driver.reference import Reference, StepResult, Tensors, clip_scale, loss_only
 from driver.replicas import REPLICAS, band
 from driver.tensors import F32, State, flatten, initial_flat, unflatten
 
@@ -67,6 +68,16 @@ class Lesson:
     sections: dict[Section, F32]  # flat; without moments these are 0
     pupil: Reference
     step: StepResult
+
+    def undetermined(
+        self, grads_limit: float = GRADS_LIMIT, params_limit: float = PARAMS_LIMIT
+    ) -> dict[str, Mask]:
+        """As `driver.parity.undetermined` for this step; nothing where moments are warm."""
+        if self.t:
+            return {}
+        config = self.pupil.config
+        scale = clip_scale(self.step.grad_norm, config.grad_clip)
+        return undetermined(self.step.grads, scale, config.eps, grads_limit, params_limit)
 
 
 @dataclass
@@ -173,17 +184,27 @@ def reference_curve(
 
 
 def with_band(
-    workload: Workload, reference: ReferenceFacts, steps: int, on_step: Callable[[int], None]
+    workload: Workload,
+    reference: ReferenceFacts,
+    checkpoints: Mapping[int, Tensors],
+    leave_out: Mapping[str, Mask],
+    steps: int,
+    on_step: Callable[[int], None],
 ) -> ReferenceFacts:
-    """The reference with the float32 band of its first `steps` steps."""
+    """The reference with the float32 band of its first `steps` steps, and of its parameters at the
+    checkpoints among them, without the elements of `leave_out`."""
     found = band(
         workload.config, workload.state, workload.batches(steps), reference.losses,
-        reference.grad_norms, on_step,
+        reference.grad_norms, checkpoints, leave_out, on_step,
     )  # fmt: skip
     return reference.model_copy(
         update={
             "band": found.losses,
             "band_grad_norms": found.grad_norms,
+            "band_params": tuple(
+                ParamsDeviation(step=step, rel_l2=worst.rel_l2, tensor=worst.tensor)
+                for step, worst in sorted(found.params.items())
+            ),
             "band_replicas": REPLICAS,
             "band_reason": None,
         }

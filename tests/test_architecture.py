@@ -28,9 +28,9 @@ ORDER = [
     "corpus",
     "schedule",
     "reference",
-    "replicas",  # the reference in float32, rounded otherwise
     "cases",
     "parity",
+    "replicas",  # the reference in float32, rounded otherwise
     "power",  # what a number of blocks can tell
     "stats",
     "calibration",  # what runs of an arm against itself say of noise

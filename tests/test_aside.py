@@ -62,7 +62,7 @@ def test_training_asks_after_every_step() -> None:
     assert seen == [1, 2, 3]
     seen, go_on = stopped_at(3)
     with pytest.raises(Unwanted):
-        with_band(workload, reference, 2, lambda _: go_on())
+        with_band(workload, reference, {}, {}, 2, lambda _: go_on())
     assert seen == [1, 2, 3]
     seen, go_on = stopped_at(2)
     teacher = Teacher(workload)

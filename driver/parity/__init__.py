@@ -11,6 +11,9 @@ from driver.parity.gates import (
     judge,
 )
 from driver.parity.measures import (
+    GRADS_LIMIT,
+    PARAMS_LIMIT,
+    Mask,
     curve_error,
     key_bias_ratio,
     loss_drift,
@@ -19,6 +22,7 @@ from driver.parity.measures import (
     slots_by_block,
     slots_repeat,
     tensor_error,
+    undetermined,
     within_band,
     without_key_bias,
 )
@@ -27,11 +31,14 @@ from driver.parity.rounding import UNIT, gamma, half_product_error, largest_rati
 
 __all__ = [
     "ADAPTER_IDENTITY",
+    "GRADS_LIMIT",
     "LEAST_BLOCKS",
     "LEAST_CURVE_TO_LEARN",
     "NAMES",
+    "PARAMS_LIMIT",
     "SIDES",
     "UNIT",
+    "Mask",
     "Precision",
     "curve_error",
     "differences",
@@ -51,6 +58,7 @@ __all__ = [
     "slots_by_block",
     "slots_repeat",
     "tensor_error",
+    "undetermined",
     "within_band",
     "without_key_bias",
 ]

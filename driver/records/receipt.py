@@ -253,6 +253,14 @@ class Environment(Record):
     )
 
 
+class ParamsDeviation(Record):
+    """Largest deviation of a float32 replica's parameters from the reference's."""
+
+    step: int = Field(ge=1, description="steps of the curve before it")
+    rel_l2: Number = Field(description="of the tensor that is furthest off")
+    tensor: str
+
+
 class ReferenceFacts(Record):
     """The NumPy float64 reference: its curve and its first gradients."""
 
@@ -265,6 +273,9 @@ class ReferenceFacts(Record):
     )
     band_reason: str | None = Field(description="why there is none")
     band_grad_norms: list[Number] | None = Field(default=None, description="of gradient norms")
+    band_params: tuple[ParamsDeviation, ...] = Field(
+        default=(), description="at the ends of the arms' curves, where the replicas went so far"
+    )
     band_replicas: int | None = Field(default=None, ge=1)
     first_loss: Number | None = Field(
         default=None, description="of a forward pass alone, where there is no curve"
@@ -278,6 +289,9 @@ class TensorError(Record):
     rel_l2: Number
     cosine: Number | None
     worst_scaled: Number = Field(description="largest |error| over the reference's RMS")
+    left_out: int = Field(
+        default=0, ge=0, description="elements whose first update a gradient's rounding decides"
+    )
 
 
 class TeacherPoint(Record):
