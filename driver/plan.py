@@ -76,11 +76,17 @@ class Measured:
     parity: tuple[ArmParity, ArmParity]
     slots: list[Slot]
 
-    def parity_holds(self) -> bool:
-        """No parity gate of the prepare phase has failed."""
+    def worth_running(self) -> bool:
+        """Nothing has failed that no slot could mend: no parity gate of the prepare phase, nor an
+        adapter that has to be hardware."""
         comparison = compare(self.plan, self.reference, [])
         gates = judge(self.plan, self.environment, self.parity, [], comparison, self.reference)
-        return not any(g.name.startswith("parity.") and g.status == "fail" for g in gates)
+        return not any(
+            gate.status == "fail"
+            and (gate.name.startswith("parity.") or gate.name == "adapter")
+            and gate.gate_class == "blocking"
+            for gate in gates
+        )
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ async def run(
             request.purpose, workload, maker, (a, b), shape, reference, probed, state, others
         )
         report.say(announce(measured.plan, time.monotonic() - began))
-        if measured.parity_holds():
+        if measured.worth_running():
             tokens, _ = maker.tokens(workload.batches(shape.longest))
             blocks = Blocks(
                 browser, report, server, maker, preparation.initial, tokens,

@@ -704,6 +704,14 @@ def test_a_fake_arm_is_never_qualified(names: tuple[str, str]) -> None:
     assert gates[f"finite.{fake}"].status == "pass"
 
 
+@pytest.mark.parametrize("names", [("wasm", "webgpu"), ("null", "wasm")])
+def test_a_run_without_slots_has_readable_reasons(names: tuple[str, str]) -> None:
+    gates, verdict = judged(replace(receipts.parts(names=names), slots=()))
+    for gate in gates.values():
+        assert "None" not in gate.reason and "::" not in gate.reason, gate
+    assert "errors failed: no slot ran, not the 16 of the plan in order" in verdict.reasons
+
+
 @pytest.mark.parametrize("t", [0, 1, 4])
 def test_parameters_after_every_single_step_are_judged(t: int) -> None:
     run = receipts.parts()

@@ -179,12 +179,16 @@ def test_without_shared_memory_and_simd(
 
 
 def test_require_hardware(run: RunPreset) -> None:
-    code, (receipt,), _ = run("--arms", f"wasm:{ONE},{WEBGPU}", "--require", "hardware")
+    """What is required and missing is said before the first slot, not after the last."""
+    code, (receipt,), printed = run("--arms", f"null:ms=1,{WEBGPU}", "--require", "hardware")
     if receipt["environment"]["adapter_verdict"] == "hardware":
         pytest.skip("this machine has a hardware adapter")
     assert code == 1
     assert receipt["verdict"]["status"] == "failed"
     assert gates(receipt)["adapter"]["gate_class"] == "blocking"
+    assert gates(receipt)["adapter"]["status"] == "fail"
+    assert receipt["slots"] == []
+    assert "failed: software adapter; errors failed: no slot ran" in printed
 
 
 def test_no_webgpu(run: RunPreset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,7 +388,8 @@ def test_several_presets(run: RunPreset, preset: Path, tmp_path: Path) -> None:
     """One receipt each, and a curve; a preset that cannot run leaves a blank."""
     wider = tmp_path / "wider.toml"
     wider.write_text(preset.read_text().replace('"mini"', '"wider"').replace("= 64", "= 96"))
-    code, receipts, printed = run("--arms", f"wasm:{ONE},wasm:{ONE}", preset=f"{preset},{wider}")
+    words = ("--arms", "null:ms=2,null:ms=1")
+    code, receipts, printed = run(*words, preset=f"{preset},{wider}")
     assert code == 0
     assert {receipt["plan"]["preset"]["name"] for receipt in receipts} == {"mini", "wider"}
     curve = printed[printed.index("over presets") :]

@@ -75,9 +75,9 @@ _PER_SIDE: tuple[tuple[str, GateClass, float | None, str], ...] = (
 # Most presets' slots are too short for an answer, and what they measure is their speed.
 _MAY_BE_UNKNOWN = {"beyond_unigrams"}
 _WHOLE: tuple[tuple[str, GateClass, float | None, str], ...] = (
+    ("adapter", "qualifying", None, "the WebGPU adapter is hardware"),
     ("errors", "blocking", None, "every slot of the plan ran to its end without an error"),
     ("drift.loss", "blocking", 2e-5, "largest paired |A−B|/max of a loss within a block"),
-    ("adapter", "qualifying", None, "the WebGPU adapter is hardware"),
     ("blocks", "qualifying", float(LEAST_BLOCKS), "blocks finished; an even number is needed"),
     ("quiet", "qualifying", 0.1,
      "share of the machine's CPU time that others use right before the run"),
@@ -268,11 +268,12 @@ def _judge_side(
         )  # fmt: skip
 
     curve = comparison.curve_errors[side]
+    steps = f"{curve.steps} steps, "
     outcomes["curve.loss"] = _below(
-        curve.loss, limit("curve.loss"), f"{curve.steps} steps, worst at step {curve.loss_step}:"
+        curve.loss, limit("curve.loss"), steps + _worst_at(curve.loss_step)
     )
     outcomes["curve.grad_norm"] = _below(
-        curve.grad_norm, limit("curve.grad_norm"), f"worst at step {curve.grad_norm_step}:"
+        curve.grad_norm, limit("curve.grad_norm"), _worst_at(curve.grad_norm_step)
     )
     outcomes |= _band(comparison, side, limit("band.loss"), limit("band.grad_norm"))
     final = _worst((tensor, error.rel_l2) for tensor, error in found.final_params.items())
@@ -304,11 +305,17 @@ def _band(
         unknown: Outcome = (None, "unknown", "the float32 band was not computed")
         return {"band.loss": unknown, "band.grad_norm": unknown}
     error = comparison.band_errors[side]
-    first = f"first {error.steps} steps, worst at step"
+    first = f"first {error.steps} steps, "
     return {
-        "band.loss": _below(error.loss, loss_limit, f"{first} {error.loss_step}:"),
-        "band.grad_norm": _below(error.grad_norm, norm_limit, f"{first} {error.grad_norm_step}:"),
+        "band.loss": _below(error.loss, loss_limit, first + _worst_at(error.loss_step)),
+        "band.grad_norm": _below(
+            error.grad_norm, norm_limit, first + _worst_at(error.grad_norm_step)
+        ),
     }
+
+
+def _worst_at(step: int | None) -> str:
+    return "no slot finished" if step is None else f"worst at step {step}:"
 
 
 def _first_loss(found: ArmParity, mine: Sequence[Slot], limit: float | None) -> Outcome:
@@ -478,7 +485,7 @@ def _judge_whole(
         else _below(
             comparison.drift.loss,
             limits.get("drift.loss"),
-            f"{comparison.drift.steps} common steps, worst at step {comparison.drift.loss_step}:",
+            f"{comparison.drift.steps} common steps, {_worst_at(comparison.drift.loss_step)}",
         ),
         "adapter": _adapter(plan, environment),
         "blocks": _blocks(comparison, limits.get("blocks")),
@@ -505,7 +512,8 @@ def _errors(plan: Plan, slots: Sequence[Slot], blocks: int) -> Outcome:
     shape = [(slot.index, slot.block, slot.position) for slot in slots]
     wanted = [(4 * b + p, b, p) for b in range(blocks) for p in range(4)]
     if ran != planned or shape != wanted:
-        return None, "fail", f"{len(slots)} slots ran, not the {len(planned)} of the plan in order"
+        many = f"{len(slots)} slots ran" if slots else "no slot ran"
+        return None, "fail", f"{many}, not the {len(planned)} of the plan in order"
     for slot in slots:
         arm = plan.arms[SIDES.index(slot.side)]
         counts = (len(slot.losses), len(slot.grad_norms), len(slot.windows_ms))
