@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
-from driver.arms import GPU_TILES, TILE_OF, TILES, halves_of
+from driver.arms import GPU_TILES, TILE_OF, TILES, halves_of, split_of
 from driver.errors import SlotError
 from driver.jobs import kernel_op
 from driver.records import Apart, ArmJob, Kernel, KernelSamples, ModelConfig, Product, RungProduct
@@ -90,7 +90,9 @@ def kernel_on(arm: ArmJob, product: StepProduct) -> Kernel:
     if arm.name == "webgpu":
         tile = tile if kernel == "blocked" else GPU_TILES[0]
         fixed = kernel not in ("blocked", "naive")  # its workgroup is in its code
-        return kernel_of(product, kernel, tile, None if fixed else str(arm.options["workgroup"]))
+        workgroup = None if fixed else str(arm.options["workgroup"])
+        split = split_of(arm.options, product.option, kernel)
+        return kernel_of(product, kernel, tile, workgroup, split)
     return kernel_of(product, kernel, tile if kernel == "blocked" else tiles_of(arm)[0])
 
 

@@ -109,6 +109,8 @@ NEEDED_FEATURE = {"subgroup": "subgroups"}
 # Of the blocked WGSL products: elements of an invocation, and invocations of a workgroup.
 GPU_TILES = ("8x8", "8x4", "4x8", "4x4")
 WORKGROUPS = ("8x8", "16x4", "4x16", "16x16")
+# Parts into which the depth of the blocked Aᵀ·dC is cut, the default first.
+SPLITS = ("1", "2", "4", "8", "16")
 _VARIANT = {"choices": VARIANTS, "auto": True}
 _GPU_TILE = {"choices": GPU_TILES, "auto": True}
 _WEBGPU: dict[str, Option] = {
@@ -118,6 +120,12 @@ _WEBGPU: dict[str, Option] = {
     "tile_fwd": Option(AUTO, "elements that an invocation of the blocked A·B makes", **_GPU_TILE),  # type: ignore[arg-type]
     "tile_da": Option(AUTO, "elements that one of the blocked dC·Bᵀ makes", **_GPU_TILE),  # type: ignore[arg-type]
     "tile_db": Option(AUTO, "elements that one of the blocked Aᵀ·dC makes", **_GPU_TILE),  # type: ignore[arg-type]
+    "split_db": Option(
+        AUTO,
+        "parts into which the depth of the blocked Aᵀ·dC is cut; another dispatch adds them",
+        choices=SPLITS,
+        auto=True,
+    ),
     "workgroup": Option(
         AUTO,
         "invocations of a workgroup of the blocked and naive products, x by y",
@@ -253,6 +261,7 @@ def parse_arm(text: str) -> ArmSpec:
         options[key] = allowed[key].parse(name, key, value)
     _check_together(name, options)
     _fix_readers_of_halves(options)
+    _fix_cut_product(options)
     return ArmSpec(name=name, options=options)
 
 
@@ -288,9 +297,25 @@ def _fix_readers_of_halves(options: dict[str, Value]) -> None:
             options[product] = "blocked" if options[product] == AUTO else options[product]
 
 
+def _fix_cut_product(options: dict[str, Value]) -> None:
+    """A product whose depth is cut has one variant. Raises ArmError where another is asked for."""
+    split = options.get("split_db", SPLITS[0])
+    if split in (AUTO, SPLITS[0]):
+        return
+    if options["mm_db"] not in (AUTO, "blocked"):
+        raise ArmError(
+            f"arm webgpu: split_db={split} with mm_db={options['mm_db']}: only the blocked product "
+            "runs in parts; leave one of them out, or use split_db=1"
+        )
+    options["mm_db"] = "blocked"
+
+
 def with_choices(arm: ArmJob, spec: ArmSpec, options: Mapping[str, Value]) -> ArmJob:
     """The arm with what `spec` leaves open as `options` have it, as far as they do."""
     chosen = {k: options[k] for k, value in spec.options.items() if value == AUTO and k in options}
+    # What was chosen for a cut product means nothing to one that runs otherwise.
+    if "split_db" in chosen and (arm.options | chosen)["mm_db"] != "blocked":
+        chosen["split_db"] = SPLITS[0]
     return arm.model_copy(update={"options": arm.options | chosen})
 
 
@@ -329,7 +354,7 @@ def resolve(arm: ArmSpec, features: dict[str, Any]) -> ArmJob:
             )
         tile = "8x8" if adapter.get("is_fallback") is True else "4x4"
         default = dict.fromkeys(_PRODUCTS, VARIANTS[0]) | dict.fromkeys(TILE_OF.values(), tile)
-        default["workgroup"] = WORKGROUPS[0]
+        default |= {"workgroup": WORKGROUPS[0], "split_db": SPLITS[0]}
         options = {k: default[k] if value == AUTO else value for k, value in options.items()}
         for product in _PRODUCTS:
             feature = NEEDED_FEATURE.get(str(options[product]))
@@ -339,6 +364,7 @@ def resolve(arm: ArmSpec, features: dict[str, Any]) -> ArmJob:
                     f"{feature}, which this one has not; choose naive, tiled or blocked"
                 )
         _check_f16(options, adapter)
+        _fix_cut_product(options)  # what is pinned comes from elsewhere
     return ArmJob(name=arm.name, module=arm.module, options=options)
 
 
@@ -372,12 +398,18 @@ def halves_of(options: Mapping[str, Value], option: Product) -> str:
     return str(options.get("f16", "off")) if option in READ_HALVES else "off"
 
 
+def split_of(options: Mapping[str, Value], option: Product, variant: str) -> int:
+    """Into how many parts the webgpu arm cuts the depth of that option's products."""
+    return int(options["split_db"]) if (option, variant) == ("mm_db", "blocked") else 1
+
+
 def chosen_text(options: Mapping[str, Value], product: Product) -> str:
     """How the webgpu arm runs a product, in the words that it echoes: blocked 8x8 in 16x4."""
     variant = str(options[product])
     tile = f" {options[TILE_OF[product]]}" if variant == "blocked" else ""
     workgroup = f" in {options['workgroup']}" if variant in ("blocked", "naive") else ""
-    return f"{variant}{tile}{workgroup}"
+    split = split_of(options, product, variant)
+    return f"{variant}{tile}{workgroup}" + (f" in {split} parts" if split > 1 else "")
 
 
 def shares_memory(features: Mapping[str, Any]) -> bool:

@@ -7,7 +7,16 @@ values is a line of it.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from driver.arms import GPU_TILES, OPTIONS, TILES, VARIANTS, WORKGROUPS, ArmSpec, parse_arm
+from driver.arms import (
+    GPU_TILES,
+    OPTIONS,
+    SPLITS,
+    TILES,
+    VARIANTS,
+    WORKGROUPS,
+    ArmSpec,
+    parse_arm,
+)
 from driver.errors import ArmError
 from driver.records import ArmJob
 
@@ -68,6 +77,10 @@ AXES: dict[str, dict[str, Axis]] = {
         "workgroup": Axis(
             "invocations of a workgroup of the blocked products", _values("workgroup", *WORKGROUPS)
         ),
+        "split": Axis(
+            "parts into which the depth of the blocked Aᵀ·dC is cut",
+            _values("split_db", *SPLITS[:4]),
+        ),
         "precision": Axis(
             "weights, then products too, in half precision",
             _values("f16", "off", "storage", "compute"),
@@ -99,10 +112,9 @@ def steps(name: str, arm: ArmSpec, here: ArmJob) -> tuple[Step, ...]:
         {key: value for key, value in spec.options.items() if value != default[key]}
         for _, spec in written
     ]
-    varied = {key for given in set_by for key in given}
-    fixed = [
-        f"{key}={arm.options[key]}" for key in sorted(varied) if arm.options[key] != default[key]
-    ]
+    varied = {(key, value) for given in set_by for key, value in given.items()}
+    others = {key for key, value in varied if arm.options[key] not in (default[key], value)}
+    fixed = [f"{key}={arm.options[key]}" for key in sorted(others)]
     if fixed:
         raise ArmError(
             f"--arm {arm.name}: {', '.join(fixed)} is what --axis {name} changes; leave it out"

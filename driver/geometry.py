@@ -18,6 +18,7 @@ from driver.records import ArmJob, Dispatch, GeometryReport, GpuCalls, Op, StepG
 from driver.server import JobServer
 from driver.tensors import initial_flat
 
+ADDING = "matmul_backward_db_sum"  # the kernel that adds the parts of a product whose depth is cut
 PLAN_S, STEP_S = 60, 600  # deadlines of a page that plans, and of one that runs a step
 
 _SIZE = re.compile(r"@workgroup_size\(([^)]*)\)")
@@ -134,6 +135,7 @@ def step_geometry(
         n_layer=layers,
         most_dispatches=22 * layers + 15,
         dispatches=sum(row.per_step for row in table),
+        adding=sum(row.per_step for row in table if row.kernel == ADDING),
         submits=planned["submits"],
         buffers=planned["buffers"],
         buffer_bytes=planned["buffer_bytes"],

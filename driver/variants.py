@@ -8,6 +8,7 @@ dropped with its reason. What an arm fixes itself is checked in the same way and
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from driver.arms import (
     Value,
     gpu_variants,
     halves_of,
+    split_of,
 )
 from driver.errors import SlotError, Unsupported
 from driver.jobs import kernel_op
@@ -26,10 +28,12 @@ from driver.tensors import F32, StepProduct, products
 from driver.workbench import (
     TUNING_SAMPLES,
     Workbench,
+    at_once,
     cheapest,
     draw_inputs,
     error_over_bound,
     gpu_kernels,
+    in_parts,
     kernel_of,
     rates,
     samples_of,
@@ -61,6 +65,15 @@ def classes(config: ModelConfig) -> list[Class]:
     ]
 
 
+class _Choice(NamedTuple):
+    """What is chosen for the products of an option; the workgroup is one for all."""
+
+    variant: str
+    tile: str
+    workgroup: str
+    split: int
+
+
 async def choose(
     bench: Workbench, name: str, arm: ArmJob, spec: ArmSpec, config: ModelConfig,
     features: dict[str, object],
@@ -82,7 +95,10 @@ async def choose(
     trials.arm = arm.model_copy(update={"options": arm.options | trials.best(workgroup)})
     if spec.options["workgroup"] == AUTO and trials.timed:
         await trials.workgroups()
-    options = trials.best(trials.workgroups_tried)
+    if spec.options["split_db"] == AUTO:
+        trials.arm = arm.model_copy(update={"options": arm.options | trials.best_of_all()})
+        await trials.parts(at_once(features))
+    options = trials.best_of_all()
     return arm.model_copy(update={"options": arm.options | options}), trials.told(options)
 
 
@@ -96,7 +112,9 @@ class _Trials:
         self.bench, self.name, self.arm, self.spec = bench, name, arm, spec
         self.work, self.available = work, available
         self.options = list(dict.fromkeys(found.option for found in work))
-        self.found: dict[Product, list[tuple[Class, VariantTrial]]] = {o: [] for o in self.options}
+        self.found: dict[Product, dict[tuple[Class, Kernel], VariantTrial]] = {
+            option: {} for option in self.options
+        }
         self.pages = 0
         self.timed = False  # something was left to choose
 
@@ -104,7 +122,7 @@ class _Trials:
     def workgroups_tried(self) -> tuple[str, ...]:
         """In order, the first one first."""
         tried = dict.fromkeys(
-            str(t.kernel.workgroup) for o in self.options for _, t in self.found[o]
+            str(kernel.workgroup) for o in self.options for _, kernel in self.found[o]
         )
         return tuple(tried)
 
@@ -134,6 +152,25 @@ class _Trials:
                 ]
         await self._ask(asked)
 
+    async def parts(self, most: int) -> None:
+        """Tries Aᵀ·dC in parts where it leaves an adapter of `most` workgroups at once idle.
+
+        The costliest of its products has the most workgroups, since all are equally deep: what is
+        worth it there is for the others. With parts a larger tile may be the better one, so those
+        left open are tried again. The choice so far is timed beside them, as it may not have been.
+        """
+        asked = []
+        for of in self.work:
+            if of.option != "mm_db" or self.arm.options["mm_db"] != "blocked":
+                continue
+            chosen, workgroup = (str(self.arm.options[key]) for key in ("tile_db", "workgroup"))
+            more = TUNED_TILES if self.spec.options["tile_db"] == AUTO else ()
+            tiles = dict.fromkeys((chosen, *more))
+            whole = [kernel_of(of.product, "blocked", tile, workgroup) for tile in tiles]
+            cut = [kernel for one in whole for kernel in in_parts(one, most)]
+            asked += [(of, kernel) for kernel in (whole[:1] if cut else []) + cut]
+        await self._ask(asked)
+
     async def _ask(self, asked: Sequence[tuple[Class, Kernel]]) -> None:
         """One page for all; where that fails, one for each, so that the culprit is known."""
         if not asked:
@@ -149,8 +186,8 @@ class _Trials:
                     found += await self._page([one], inputs)
                 except (SlotError, Unsupported) as error:
                     found.append(_trial(one, "refused", str(error)))
-        for (of, _), trial in zip(asked, found, strict=True):
-            self.found[of.option].append((of, trial))
+        for (of, kernel), trial in zip(asked, found, strict=True):
+            self.found[of.option][of, kernel] = trial
 
     async def _page(self, asked: Sequence[tuple[Class, Kernel]], inputs: F32) -> list[VariantTrial]:
         """Checks every candidate and times it."""
@@ -185,20 +222,17 @@ class _Trials:
         return [
             f"{_words(trial.kernel)}: {trial.reason}"
             for option in options
-            for _, trial in self.found[option]
+            for trial in self.found[option].values()
             if trial.reason
         ]
 
-    def _costs(
-        self, option: Product, workgroups: Sequence[str]
-    ) -> dict[tuple[str, str, str], float]:
-        """Milliseconds of a step by (variant, tile, workgroup), of those right in all classes."""
+    def _costs(self, option: Product, workgroups: Sequence[str]) -> dict[_Choice, float]:
+        """Milliseconds of a step by choice, of those right in all classes."""
         classes_of = {of for of in self.work if of.option == option}
-        costs: dict[tuple[str, str, str], dict[Class, float]] = {}
-        for of, trial in self.found[option]:
-            kernel = trial.kernel
+        costs: dict[_Choice, dict[Class, float]] = {}
+        for (of, kernel), trial in self.found[option].items():
             if trial.status == "ok" and kernel.workgroup in workgroups:
-                key = (kernel.kernel, kernel.tile, str(kernel.workgroup))
+                key = _Choice(kernel.kernel, kernel.tile, str(kernel.workgroup), kernel.split)
                 cost = of.flops / trial.gflops / 1e6 if trial.gflops else 0.0
                 costs.setdefault(key, {})[of] = cost
         return {
@@ -220,11 +254,16 @@ class _Trials:
                     break
                 key = cheapest(list(costs.items()))
                 total += costs[key]
-                options |= {option: key[0], TILE_OF[option]: key[1]}
+                options |= {option: key.variant, TILE_OF[option]: key.tile}
+                options |= {"split_db": str(key.split)} if option == "mm_db" else {}
             else:
                 totals[workgroup] = total, options
         chosen = cheapest([(key, total) for key, (total, _) in totals.items()])
         return totals[chosen][1]
+
+    def best_of_all(self) -> dict[str, Value]:
+        """The same in every workgroup that was tried."""
+        return self.best(self.workgroups_tried)
 
     def told(self, options: dict[str, Value]) -> tuple[VariantTrial, ...]:
         """All trials, those of the choices marked."""
@@ -232,12 +271,13 @@ class _Trials:
         def runs(option: Product, kernel: Kernel) -> bool:
             same = kernel.kernel == options[option]
             same &= kernel.kernel != "blocked" or kernel.tile == options[TILE_OF[option]]
+            same &= kernel.split == split_of(options, option, kernel.kernel)
             return same and (kernel.kernel != "blocked" or kernel.workgroup == options["workgroup"])
 
         return tuple(
             trial.model_copy(update={"chosen": runs(option, trial.kernel)})
             for option in self.options
-            for _, trial in self.found[option]
+            for trial in self.found[option].values()
         )
 
 
@@ -252,4 +292,4 @@ def _trial(
 
 
 def _words(kernel: Kernel) -> str:
-    return f"{kernel.product} {kernel.kernel} {kernel.tile} in {kernel.workgroup}"
+    return f"{kernel.product} {kernel.kernel} {kernel.manner}"

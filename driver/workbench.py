@@ -1,13 +1,14 @@
 """An arm's kernels asked apart from its step: the roofline, single products, tuning."""
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from driver.arms import AUTO, GPU_TILES, TILE_OF, TILES, ArmSpec
+from driver.arms import AUTO, GPU_TILES, SPLITS, TILE_OF, TILES, ArmSpec, split_of
 from driver.browser import Session
 from driver.draws import normals
 from driver.errors import SlotError
@@ -23,6 +24,12 @@ ROOFLINE_SAMPLES = 9
 TUNING_SAMPLES = 3
 # Another tile than the default must be faster by this much, or noise would choose.
 WORTHWHILE = 0.02
+# Workgroups of 64 invocations that a large GPU has in work at the same time: about 130 processors
+# with eight each. WebGPU tells no number of processors.
+GPU_AT_ONCE = 1024
+# A part's product is written and read once more by the pass that adds: 8 bytes an element. At this
+# depth that stands against 128 FLOPs an element, about what a GPU does meanwhile.
+LEAST_DEPTH = 64
 
 
 class Workbench:
@@ -113,7 +120,8 @@ def gpu_kernels(
 ) -> list[Kernel]:
     """The kernels by which a GPU may run a product M,N,K: each choice that the arm leaves open.
 
-    The tile of the blocked variant is among them, the workgroup is not: it is one for all products.
+    The tile of the blocked variant is among them. The workgroup is not, as it is one for all
+    products, nor is a cut of the depth (`in_parts`).
     """
     M, N, K = sizes
     chosen = str(arm.options[option]), str(arm.options[TILE_OF[option]])
@@ -127,17 +135,51 @@ def gpu_kernels(
     return [
         Kernel.model_validate(
             {"product": layout, "kernel": name, "tile": tile,
-             "workgroup": str(arm.options["workgroup"]), "M": M, "N": N, "K": K}
+             "workgroup": str(arm.options["workgroup"]), "M": M, "N": N, "K": K,
+             "split": split_of(arm.options, option, name)}
         )
         for name, tile in pairs
     ]  # fmt: skip
 
 
-def kernel_of(product: StepProduct, kernel: str, tile: str, workgroup: str | None = None) -> Kernel:
+def at_once(features: Mapping[str, Any]) -> int:
+    """About how many workgroups an adapter has in work at the same time.
+
+    A program's are those of the machine's cores; a GPU does not say.
+    """
+    program = (features.get("webgpu") or {}).get("is_fallback") is True
+    return int(features.get("usable_threads") or 1) if program else GPU_AT_ONCE
+
+
+def in_parts(kernel: Kernel, most: int) -> list[Kernel]:
+    """The blocked product Aᵀ·dC with its depth cut wherever that can win: half as many parts leave
+    some of `most` workgroups at the same time idle, and each part is deep enough."""
+    whole = gpu_workgroups(kernel)
+    worth = [
+        split for split in map(int, SPLITS[1:])
+        if whole * split // 2 < most and split * LEAST_DEPTH <= kernel.K
+    ]  # fmt: skip
+    return [kernel.model_copy(update={"split": split}) for split in worth]
+
+
+def gpu_workgroups(kernel: Kernel) -> int:
+    """Workgroups of a blocked product, for each part of its depth."""
+    (tall, wide), (across, down) = _pair(kernel.tile), _pair(kernel.workgroup)
+    return math.ceil(kernel.M / (tall * down)) * math.ceil(kernel.N / (wide * across))
+
+
+def _pair(text: str | None) -> tuple[int, int]:
+    first, _, second = str(text).partition("x")
+    return int(first), int(second)
+
+
+def kernel_of(
+    product: StepProduct, kernel: str, tile: str, workgroup: str | None = None, split: int = 1
+) -> Kernel:
     """A step's product as the page runs it."""
     return Kernel.model_validate(
         {"product": product.layout, "kernel": kernel, "tile": tile, "workgroup": workgroup,
-         "M": product.M, "N": product.N, "K": product.K}
+         "M": product.M, "N": product.N, "K": product.K, "split": split}
     )  # fmt: skip
 
 

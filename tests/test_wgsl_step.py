@@ -53,10 +53,11 @@ export async function geometry({ config, flat_size, tensors, arm }) {
   const shape = shape_of(config);
   const tuning = tune(arm.options, shape, flat_size, arm.options.tuned_for === "software");
   const slots = Object.fromEntries(tensors.map((slot) => [slot.name, slot]));
+  const dispatches = step_of(shape, slots, flat_size, tuning);
   return {
     layout: batch_layout(shape),
-    buffers: buffers_of(shape, flat_size, tuning.partials, tuning.f16),
-    dispatches: [...packing_of(flat_size, tuning.f16), ...step_of(shape, slots, flat_size, tuning)],
+    buffers: buffers_of(shape, flat_size, tuning, dispatches),
+    dispatches: [...packing_of(flat_size, tuning.f16), ...dispatches],
   };
 }
 """

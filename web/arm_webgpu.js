@@ -48,8 +48,8 @@ async function open_step(job, sources, apart) {
   const gpu = await open_device((adapter) => {
     const is_software = adapter.is_fallback === true;
     const tuning = tune(job.arm.options, shape, flat_size, is_software, adapter.subgroup_max_size);
-    const plan = buffers_of(shape, flat_size, tuning.partials, tuning.f16);
     const dispatches = step_of(shape, tensors, flat_size, tuning);
+    const plan = buffers_of(shape, flat_size, tuning, dispatches);
     const packing = packing_of(flat_size, tuning.f16);
     Object.assign(made, { plan, dispatches, packing });
     const needs = needs_of(plan, [...dispatches, ...packing], sources);
@@ -91,8 +91,8 @@ export async function geometry(job, io) {
   const facts = adapter_facts(adapter);
   const tuning = tune(job.arm.options, shape, flat_size, facts.is_fallback === true, facts.subgroup_max_size);
   const tensors = Object.fromEntries(job.tensors.map((slot) => [slot.name, slot]));
-  const plan = buffers_of(shape, flat_size, tuning.partials, tuning.f16);
   const dispatches = step_of(shape, tensors, flat_size, tuning);
+  const plan = buffers_of(shape, flat_size, tuning, dispatches);
   const sources = await load_sources(job.assets, io);
   return {
     adapter: facts,

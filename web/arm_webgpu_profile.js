@@ -1,6 +1,8 @@
 // Where a step's GPU time goes: timestamps at the beginning and the end of every dispatch, added up by
 // operation. Each dispatch is a pass of its own while the profiler is on; off, nothing is different.
 
+import { ADDING } from "./arm_webgpu_step.js";
+
 const MOST_QUERIES = 4096; // in a query set; more are spread over several
 const RESOLVE_ALIGN = 256; // bytes, of where a query set is resolved to
 const STORE = 4 << 20; // bytes of timestamps kept on the device until they are read
@@ -17,9 +19,11 @@ const OPERATION = {
 };
 const HEAD = { head: "head_forward", "head.dx": "head_backward_da", "head.dwte": "head_backward_db" };
 
-// A dispatch's operation, by its name in C (wasm_src/gpt.h). Bias gradients are part of the products.
+// A dispatch's operation, by its name in C (wasm_src/gpt.h). Bias gradients are part of the products, and so is
+// adding their parts.
 export function operation_of({ label, kernel, constants }) {
-  if (HEAD[label]) return HEAD[label];
+  const head = HEAD[label.endsWith(ADDING) ? label.slice(0, -ADDING.length) : label];
+  if (head) return head;
   const product = /^matmul_(forward|backward_da|backward_db)_/.exec(kernel)?.[1];
   if (product === "forward" && constants.GELU) return "matmul_gelu_forward";
   return product ? `matmul_${product}` : OPERATION[kernel] ?? kernel;

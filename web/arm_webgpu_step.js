@@ -25,8 +25,8 @@ export function shape_of(config) {
 // ------------------------------------------------------------------------------ buffers
 
 // Buffer name → {floats, binding, role}; `binding` is the largest part of it that a kernel sees. An
-// activation read by backward has one slice per layer.
-export function buffers_of({ L, H, C, F, N, V, B, T }, flat_size, partials, f16) {
+// activation read by backward has one slice per layer. `dispatches` as from step_of.
+export function buffers_of({ L, H, C, F, N, V, B, T }, flat_size, { partials, f16 }, dispatches) {
   const slices = (count, floats) => ({ floats: count * pad(floats), binding: pad(floats) });
   const per_layer = (floats) => slices(L, floats);
   const groups = {
@@ -56,6 +56,7 @@ export function buffers_of({ L, H, C, F, N, V, B, T }, flat_size, partials, f16)
       dqkv: pad(N * 3 * C),
       delta: pad(B * H * T),
     },
+    scratch: scratch_of(dispatches),
     scalars: {
       batch: batch_layout({ N, V }).size,
       decay: pad(Math.ceil(flat_size / BLOCK / 32)),
@@ -71,6 +72,14 @@ export function buffers_of({ L, H, C, F, N, V, B, T }, flat_size, partials, f16)
       Object.entries(group).map(([name, size]) => [name, { role, ...(size.floats ? size : slices(1, size)) }]),
     ),
   );
+}
+
+// What all cut products share: room for the parts of the largest of them; nothing where none is cut.
+function scratch_of(dispatches) {
+  const views = dispatches.flatMap(({ views }) => Object.values(views)).filter(({ buffer }) => buffer === "parts");
+  if (!views.length) return {};
+  const floats = Math.max(...views.map(({ at, size }) => at + pad(size)));
+  return { parts: { floats, binding: Math.max(...views.map(({ size }) => pad(size))) } };
 }
 
 // Words of one batch: the step's facts, input tokens, targets, positions by token and where each begins.
@@ -105,7 +114,7 @@ export function step_of(shape, tensors, flat_size, tuning) {
   // is stored the other way round, so its products choose by another option than their kernels' names say.
   const matmul = (label, product, rows, inner, cols, views, flags = {}) => {
     const option = { head: "mm_fwd", "head.dx": "mm_da" }[label] ?? OPTION_OF[product];
-    const { kernel, constants, groups } = matmul_of(product, tuning.matmul[option], rows, inner, cols);
+    const { kernel, constants, groups, adding } = matmul_of(product, tuning.matmul[option], rows, inner, cols);
     const suffix = halves_suffix(product, tuning.f16);
     if (suffix) {
       const { view, skip } = halves_of(views.b);
@@ -116,8 +125,14 @@ export function step_of(shape, tensors, flat_size, tuning) {
     if (suffix === "_f16" && GRADIENTS.has((views.a ?? views.dc).buffer)) {
       constants.SCALE = 2 ** (Math.floor(Math.log2(N)) + 6);
     }
-    add(label, kernel + suffix, { ...constants, ...flags }, groups, views, 2 * rows * inner * cols);
+    const parts = adding && views_of_parts(adding);
+    const written = adding ? { ...views, db: parts.parts, dbias: parts.part_sums } : views;
+    add(label, kernel + suffix, { ...constants, ...flags }, groups, written, 2 * rows * inner * cols);
     dispatches.at(-1).choice = { option, chosen: chosen_by(kernel, constants) };
+    if (adding) {
+      const { db, dbias } = views;
+      add(label + ADDING, adding.kernel, { ...adding.constants, ...flags }, adding.groups, { ...parts, db, dbias });
+    }
   };
   const rows_of = (label, kernel, sizes, views) => {
     const { constants, groups } = rows_shape(tuning, N);
@@ -263,6 +278,15 @@ export function step_of(shape, tensors, flat_size, tuning) {
   return dispatches;
 }
 
+// Where the parts of a cut product lie in their buffer: those of db, then those of dbias.
+function views_of_parts({ floats }) {
+  const at = pad(floats.parts);
+  return {
+    parts: { buffer: "parts", at: 0, size: floats.parts },
+    part_sums: { buffer: "parts", at, size: floats.part_sums },
+  };
+}
+
 // Constants and workgroups of a kernel whose invocations share rows, for N of them.
 export function rows_shape({ rows: { LANES, GROUP } }, N) {
   return { constants: { ROWS: N, LANES, GROUP }, groups: fold(N / GROUP) };
@@ -329,22 +353,30 @@ export function tune(options, shape, flat_size, is_software, subgroup_max_size =
 const OPTION_OF = { forward: "mm_fwd", backward_da: "mm_da", backward_db: "mm_db" };
 export const LAYOUT_OF = { mm_fwd: "forward", mm_da: "backward_da", mm_db: "backward_db" };
 const VARIANTS = ["naive", "tiled", "blocked", "subgroup"];
+const SPLITS = [2, 4, 8, 16]; // parts of a depth that is cut
+export const ADDING = ".sum"; // how the label ends of the dispatch that adds a product's parts
 
-// Option → the variant, tile and workgroup by which its products run.
+// Option → the variant, tile and workgroup by which its products run, and in how many parts.
 function choices(options, subgroup_max_size) {
   const of = (option) => ({
     variant: options[option],
     tile: options[option.replace("mm_", "tile_")],
     workgroup: options.workgroup,
     subgroup_max_size,
+    split: option === "mm_db" ? Number(options.split_db ?? 1) : 1,
   });
   return Object.fromEntries(Object.keys(LAYOUT_OF).map((option) => [option, of(option)]));
 }
 
-// The dispatch of one product: kernel file, its constants, workgroups.
-export function matmul_of(product, { variant, tile, workgroup, subgroup_max_size }, rows, inner, cols) {
+// The dispatch of one product: kernel file, its constants, workgroups. Where its depth is cut, `adding` is the
+// dispatch that adds the parts, with the floats of all parts of either result.
+export function matmul_of(product, { variant, tile, workgroup, subgroup_max_size, split = 1 }, rows, inner, cols) {
   if (!VARIANTS.includes(variant)) {
     throw new ArmError("unsupported", `a product by the kernel ${variant}: the variants are ${VARIANTS.join(", ")}`);
+  }
+  if (split !== 1 && !(SPLITS.includes(split) && variant === "blocked" && product === "backward_db")) {
+    const which = `${product} by ${variant} in ${split} parts`;
+    throw new ArmError("unsupported", `${which}: only the blocked backward_db is cut, into ${SPLITS.join(", ")}`);
   }
   const constants = { ROWS: rows, INNER: inner, COLS: cols };
   let [high, broad] = [64, 64]; // elements per workgroup; fixed in the tiled kernel
@@ -364,20 +396,32 @@ export function matmul_of(product, { variant, tile, workgroup, subgroup_max_size
     Object.assign(constants, { VEC4, TALL: Number(tall === 8), WIDE: Number(wide === 8) });
     [high, broad] = [high * tall, broad * wide];
   }
+  const kernel = `matmul_${product}_${variant}`;
   const groups = [Math.ceil(cols / broad), Math.ceil(rows / high)];
-  return { kernel: `matmul_${product}_${variant}`, constants, groups };
+  if (split === 1) return { kernel, constants, groups };
+  const [matrix, bias] = [vectors(rows * cols), vectors(cols)];
+  const adding = {
+    kernel: "matmul_backward_db_sum",
+    constants: { ROWS: rows, COLS: cols, PARTS: split },
+    groups: fold((matrix + bias) / 64),
+    floats: { parts: 4 * matrix * split, part_sums: 4 * bias * split },
+  };
+  return { kernel, constants: { ...constants, PARTS: split }, groups: [...groups, split], adding };
 }
+
+const vectors = (floats) => Math.ceil(floats / 4);
 
 // Ending of the kernels that read the right side of such a product as halves; none where it stays float32.
 export const halves_suffix = (product, f16) => (product === "backward_db" ? "" : (REDUCED[f16] ?? ""));
 
 const pair = (text) => text.split("x").map(Number);
 
-// What a product's constants say of the choice that was made: "blocked 8x8 in 8x8".
-function chosen_by(kernel, { TALL, WIDE, WX, WY }) {
+// What a product's constants say of the choice that was made: "blocked 8x8 in 8x8 in 4 parts".
+function chosen_by(kernel, { TALL, WIDE, WX, WY, PARTS }) {
   const [, variant] = /^matmul_(?:forward|backward_d[ab])_([a-z]+)/.exec(kernel);
   const words = [variant];
   if (TALL !== undefined) words.push(`${TALL ? 8 : 4}x${WIDE ? 8 : 4}`);
   if (WX !== undefined) words.push(`in ${WX}x${WY}`);
+  if (PARTS !== undefined) words.push(`in ${PARTS} parts`);
   return words.join(" ");
 }

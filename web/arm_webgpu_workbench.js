@@ -3,7 +3,7 @@
 // What is in place has buffers of its own, by the names that the WGSL binds; placing something else frees
 // them. An operation of a step may take several dispatches.
 
-import { fold, attention_shape, halves_suffix, matmul_of, packing_of, pad, rows_shape, tune, LAYOUT_OF } from "./arm_webgpu_step.js";
+import { ADDING, fold, attention_shape, halves_suffix, matmul_of, packing_of, pad, rows_shape, tune, LAYOUT_OF } from "./arm_webgpu_step.js";
 import { needs_of } from "./arm_webgpu_limits.js";
 import { ArmError } from "./errors.js";
 import { given_of } from "./operands.js";
@@ -21,10 +21,10 @@ export const is_apart = ({ op }) => ["kernel", "operation", "roofline"].includes
 
 // A product as operands and dispatches. `kernel` as in driver/records/page.py; with `f16` its right side is
 // packed into halves where the step's would be.
-function product_of({ product, kernel, tile, workgroup, M, N, K }, { subgroup_max_size }, f16) {
+function product_of({ product, kernel, tile, workgroup, split, M, N, K }, { subgroup_max_size }, f16) {
   const layout = LAYOUT_OF[product];
   const [left, right, out] = { mm_fwd: ["a", "b", "out"], mm_da: ["dc", "b", "da"], mm_db: ["a", "dc", "db"] }[product];
-  const made = matmul_of(layout, { variant: kernel, tile, workgroup, subgroup_max_size }, M, K, N);
+  const { adding, ...made } = matmul_of(layout, { variant: kernel, tile, workgroup, subgroup_max_size, split }, M, K, N);
   const suffix = halves_suffix(layout, f16);
   const operand = (name, role, floats) => ({ name, role, size_bytes: floats * 4 });
   return {
@@ -33,8 +33,12 @@ function product_of({ product, kernel, tile, workgroup, M, N, K }, { subgroup_ma
       operand(left, "in", M * K),
       { ...operand(right, "in", K * N), halves: suffix !== "" },
       operand(out, "out", M * N),
+      ...(adding ? [operand("parts", "scratch", adding.floats.parts)] : []),
     ],
-    dispatches: [{ label: product, ...made, kernel: made.kernel + suffix, flops: 2 * M * N * K }],
+    dispatches: [
+      { label: product, ...made, kernel: made.kernel + suffix, flops: 2 * M * N * K, named: adding ? { db: "parts" } : {} },
+      ...(adding ? [{ label: product + ADDING, ...adding, flops: 0 }] : []),
+    ],
   };
 }
 
@@ -129,12 +133,14 @@ export function workbench(gpu, sources, flops_per_submit, f16) {
     return pipelines.get(key);
   }
 
-  // Dispatches → what a pass needs; bindings that `buffers` lacks are left out by the kernel's flags.
+  // Dispatches → what a pass needs. A binding gets the buffer of its name, or of another where `named` says so;
+  // those that `buffers` lacks are left out by the kernel's flags.
   async function commands_of(dispatches, buffers) {
     const commands = [];
     for (const dispatch of dispatches) {
       const pipeline = await pipeline_of(dispatch);
-      const entries = Object.entries(sources.get(`${dispatch.kernel}.wgsl`).bindings).map(([name, binding]) => {
+      const entries = Object.entries(sources.get(`${dispatch.kernel}.wgsl`).bindings).map(([bound, binding]) => {
+        const name = dispatch.named?.[bound] ?? bound;
         buffers[name] ??= buffer_of(name, NONE);
         return { binding, resource: { buffer: buffers[name] } };
       });
@@ -155,7 +161,7 @@ export function workbench(gpu, sources, flops_per_submit, f16) {
       for (const { name, role, size_bytes, halves } of operands) {
         buffers[name] = buffer_of(name, size_bytes / 4);
         const bytes = role === "out" ? new Uint8Array(size_bytes).fill(255) : bytes_by_name[name];
-        device.queue.writeBuffer(buffers[name], 0, bytes);
+        if (role !== "scratch") device.queue.writeBuffer(buffers[name], 0, bytes);
         if (halves) buffers[name] = await packed(name, buffers[name]);
       }
       held = { operands, buffers, given: bytes_by_name, dispatches, commands: await commands_of(dispatches, buffers) };
@@ -259,7 +265,7 @@ export function workbench(gpu, sources, flops_per_submit, f16) {
     async results() {
       const parts = [];
       for (const { name, role, size_bytes } of held.operands) {
-        if (role !== "in") parts.push(await bytes_of(held.buffers[name], size_bytes));
+        if (["out", "inout"].includes(role)) parts.push(await bytes_of(held.buffers[name], size_bytes));
       }
       return new Uint8Array(await new Blob(parts).arrayBuffer());
     },

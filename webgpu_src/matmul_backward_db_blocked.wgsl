@@ -2,6 +2,8 @@
 // One invocation per tile of 8×8 elements of db (4 rows unless TALL, 4 columns unless WIDE), in
 // registers as 4×4 blocks; x runs along tile columns, y along tile rows. The first tile row sums dbias.
 // A matrix here holds four rows of a block as its columns.
+// With PARTS > 1 the depth is cut: z is the part, db and dbias hold every part's own sums one after another,
+// each beginning at a multiple of four floats, and matmul_backward_db_sum.wgsl adds them.
 
 override ROWS: u32;
 override INNER: u32;
@@ -10,6 +12,7 @@ override VEC4: bool = false;  // ROWS and COLS are multiples of 4
 override TALL: bool = true;
 override WIDE: bool = true;
 override BIAS: bool = false;  // dbias is asked for
+override PARTS: u32 = 1u;  // the last of them may be empty
 override WX: u32 = 8u;
 override WY: u32 = 8u;
 
@@ -46,10 +49,14 @@ fn main(@builtin(global_invocation_id) id: vec3u) {
   var sum_left = vec4f();
   var sum_right = vec4f();
   let sums = BIAS && row == 0u;
-  let whole = INNER / 4u * 4u;
-  var at_a = row;
-  var at = column;
-  for (var k = 0u; k < whole; k += 4u) {
+  // Parts begin at multiples of four, but for those that the depth leaves nothing.
+  let depth = (INNER + 4u * PARTS - 1u) / (4u * PARTS) * 4u;
+  let begin = select(0u, min(id.z * depth, INNER), PARTS > 1u);
+  let end = min(begin + depth, INNER);
+  let whole = end / 4u * 4u;
+  var at_a = begin * ROWS + row;
+  var at = begin * COLS + column;
+  for (var k = begin; k < whole; k += 4u) {
     let a_up =
       transpose(mat4x4f(a4(at_a), a4(at_a + ROWS), a4(at_a + 2u * ROWS), a4(at_a + 3u * ROWS)));
     let dc_left = mat4x4f(dc4(at), dc4(at + COLS), dc4(at + 2u * COLS), dc4(at + 3u * COLS));
@@ -72,7 +79,7 @@ fn main(@builtin(global_invocation_id) id: vec3u) {
     at_a += 4u * ROWS;
     at += 4u * COLS;
   }
-  for (var k = whole; k < INNER; k++) {
+  for (var k = max(begin, whole); k < end; k++) {
     let a_up = a4(at_a);
     let a_low = a4(at_a + 4u);
     let dc_left = dc4(at);
@@ -87,39 +94,45 @@ fn main(@builtin(global_invocation_id) id: vec3u) {
     at += COLS;
   }
 
-  store_block(row, column, o00);
-  if (WIDE) { store_block(row, column + 4u, o01); }
-  if (TALL) { store_block(row + 4u, column, o10); }
-  if (TALL && WIDE) { store_block(row + 4u, column + 4u, o11); }
+  let db_at = id.z * vectors(ROWS * COLS);
+  store_block(db_at, row, column, o00);
+  if (WIDE) { store_block(db_at, row, column + 4u, o01); }
+  if (TALL) { store_block(db_at, row + 4u, column, o10); }
+  if (TALL && WIDE) { store_block(db_at, row + 4u, column + 4u, o11); }
   if (sums) {
-    store_sums(column, sum_left);
-    if (WIDE) { store_sums(column + 4u, sum_right); }
+    let dbias_at = id.z * vectors(COLS);
+    store_sums(dbias_at, column, sum_left);
+    if (WIDE) { store_sums(dbias_at, column + 4u, sum_right); }
   }
 }
+
+// So many floats, up to whole vectors.
+fn vectors(floats: u32) -> u32 { return (floats + 3u) / 4u * 4u; }
 
 fn outer(v: vec4f, by: vec4f) -> mat4x4f {
   return mat4x4f(v * by.x, v * by.y, v * by.z, v * by.w);
 }
 
-fn store_block(row: u32, column: u32, o: mat4x4f) {
-  store_row(row, column, o[0]);
-  store_row(row + 1u, column, o[1]);
-  store_row(row + 2u, column, o[2]);
-  store_row(row + 3u, column, o[3]);
+fn store_block(at: u32, row: u32, column: u32, o: mat4x4f) {
+  store_row(at, row, column, o[0]);
+  store_row(at, row + 1u, column, o[1]);
+  store_row(at, row + 2u, column, o[2]);
+  store_row(at, row + 3u, column, o[3]);
 }
 
-fn store_row(row: u32, column: u32, v: vec4f) {
+fn store_row(at: u32, row: u32, column: u32, v: vec4f) {
   if (row >= ROWS) { return; }
-  let i = row * COLS + column;
+  let i = at + row * COLS + column;
   if (column < COLS) { db[i] = v.x; }
   if (column + 1u < COLS) { db[i + 1u] = v.y; }
   if (column + 2u < COLS) { db[i + 2u] = v.z; }
   if (column + 3u < COLS) { db[i + 3u] = v.w; }
 }
 
-fn store_sums(column: u32, v: vec4f) {
-  if (column < COLS) { dbias[column] = v.x; }
-  if (column + 1u < COLS) { dbias[column + 1u] = v.y; }
-  if (column + 2u < COLS) { dbias[column + 2u] = v.z; }
-  if (column + 3u < COLS) { dbias[column + 3u] = v.w; }
+fn store_sums(at: u32, column: u32, v: vec4f) {
+  let i = at + column;
+  if (column < COLS) { dbias[i] = v.x; }
+  if (column + 1u < COLS) { dbias[i + 1u] = v.y; }
+  if (column + 2u < COLS) { dbias[i + 2u] = v.z; }
+  if (column + 3u < COLS) { dbias[i + 3u] = v.w; }
 }

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from driver.arms import AUTO, TILE_OF, TILES, ArmSpec, Value, halves_of
+from driver.arms import AUTO, TILE_OF, TILES, ArmSpec, Value, gpu_variants, halves_of
 from driver.errors import UsageError
 from driver.jobs import kernel_op
 from driver.kernels.shapes import Shape
@@ -14,25 +14,30 @@ from driver.kernels.timing import figures, refused
 from driver.records import ArmJob, Kernel, KernelRow, KernelSamples, Op
 from driver.tensors import F32
 from driver.workbench import (
+    at_once,
     error_over_bound,
     gpu_kernels,
+    in_parts,
     rates,
     samples_of,
 )
 
 
 def variants(
-    shapes: Sequence[Shape], spec: ArmSpec, arm: ArmJob, available: Sequence[str] = ()
+    shapes: Sequence[Shape], spec: ArmSpec, arm: ArmJob, features: Mapping[str, Any]
 ) -> list[Kernel]:
     """The kernels that the arm's options choose; every one and every tile that was left open.
 
-    `available` are a GPU's variants.
+    On a GPU (`features`: the page's) every variant that it offers, and cuts that can win.
     """
     if spec.name == "webgpu":
         return [
-            kernel
+            choice
             for product, M, N, K in shapes
-            for kernel in gpu_kernels(spec, arm, available, product, product, (M, N, K))
+            for kernel in gpu_kernels(
+                spec, arm, gpu_variants(features), product, product, (M, N, K)
+            )
+            for choice in (kernel, *_cuts(kernel, spec, features))
         ]
     if not spec.is_wasm:
         raise UsageError(f"arm {spec.name} has no kernels to run apart; use wasm, wasm64 or webgpu")
@@ -48,6 +53,12 @@ def variants(
             for tile in tiles
         ]
     return found
+
+
+def _cuts(kernel: Kernel, spec: ArmSpec, features: Mapping[str, Any]) -> list[Kernel]:
+    """The same product with its depth cut, where that is left open."""
+    can = (kernel.product, kernel.kernel) == ("mm_db", "blocked")
+    return in_parts(kernel, at_once(features)) if can and spec.options["split_db"] == AUTO else []
 
 
 def checks(kernels: Sequence[Kernel], same_sums: bool = True) -> list[Op]:

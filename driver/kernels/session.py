@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from driver import machine
-from driver.arms import AUTO, ArmSpec, canonical, gpu_variants, resolve
+from driver.arms import AUTO, ArmSpec, canonical, resolve
 from driver.aside import GoOn, aside
 from driver.browser import BrowserChoice, BrowserSession
 from driver.jobs import ADDRESS, kernel_op, operation_op
@@ -42,8 +42,7 @@ async def run(request: Request, choice: BrowserChoice, say: Callable[[str], None
         probed = await probe(session, server, measured)
         features, host = probed.features, probed.host
         arm, other = _arms(request, features)
-        available = gpu_variants(features)
-        kernels = products.variants(request.work.products, request.spec, arm, available)
+        kernels = products.variants(request.work.products, request.spec, arm, features)
         amount = len(kernels) + len(request.work.cases)
         bench = Workbench(session, server, deadline_s=START_S + KERNEL_S * amount)
         asked = _Asked(bench, arm, other, request, say)

@@ -39,6 +39,9 @@ class StepGeometry(Record):
     n_layer: int
     most_dispatches: int = Field(description="22·L + 15")
     dispatches: int = Field(description="of one step, as planned")
+    adding: int = Field(
+        default=0, description="of them, beyond the limit: what adds the parts of cut products"
+    )
     submits: int = Field(description="of one step, as planned; more than one only where a watchdog "
                          "would end a longer command buffer")  # fmt: skip
     buffers: int = Field(description="made once, when the arm opens")
@@ -53,7 +56,8 @@ class StepGeometry(Record):
         planned = GpuCalls(
             dispatches=self.dispatches, submits=self.submits, buffers=0, bind_groups=0, pipelines=0
         )
-        return self.dispatches <= self.most_dispatches and self.counted in (None, planned)
+        within = self.dispatches - self.adding <= self.most_dispatches
+        return within and self.counted in (None, planned)
 
 
 class GeometryReport(Record):

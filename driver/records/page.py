@@ -123,6 +123,18 @@ class Kernel(Record):
     M: int = Field(ge=1, le=1 << 20)
     N: int = Field(ge=1, le=1 << 20)
     K: int = Field(ge=1, le=1 << 20)
+    split: int = Field(
+        default=1,
+        ge=1,
+        le=16,
+        description="parts into which a GPU cuts the depth of mm_db, blocked",
+    )
+
+    @property
+    def manner(self) -> str:
+        """Tile, workgroup and parts as people are told: 4x8 in 8x8 in 4 parts."""
+        words = [self.tile, self.workgroup, f"{self.split} parts" if self.split > 1 else None]
+        return " in ".join(word for word in words if word)
 
 
 class Operand(Record):

@@ -37,11 +37,18 @@ def _presets_table(found: GeometryReport) -> Table:
         if counted:
             made = (str(counted.buffers), str(counted.bind_groups), str(counted.pipelines))
         add_row(
-            table, preset.preset, str(preset.n_layer), str(preset.dispatches),
+            table, preset.preset, str(preset.n_layer), _count(preset),
             str(preset.most_dispatches), str(preset.submits), *made, str(preset.buffers),
             f"{preset.buffer_bytes / 2**20:,.0f}",
         )  # fmt: skip
     return table
+
+
+def _count(preset: StepGeometry) -> str:
+    """Dispatches of a step, those beyond the limit's apart."""
+    if not preset.adding:
+        return str(preset.dispatches)
+    return f"{preset.dispatches - preset.adding} + {preset.adding} adding parts"
 
 
 def _dispatches(console: Console, preset: StepGeometry) -> None:

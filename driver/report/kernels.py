@@ -104,10 +104,8 @@ def _operation_cells(found: KernelReport) -> Iterable[_Cells]:
 
 
 def _words(kernel: Kernel) -> str:
-    """The tile of the blocked kernel, in its workgroup on a GPU, or another kernel's name."""
-    if kernel.kernel != "blocked":
-        return kernel.kernel
-    return f"{kernel.tile} in {kernel.workgroup}" if kernel.workgroup else kernel.tile
+    """The tile of the blocked kernel, on a GPU with workgroup and parts, or another's name."""
+    return kernel.manner if kernel.kernel == "blocked" else kernel.kernel
 
 
 def _best_line(found: KernelReport) -> str | None:

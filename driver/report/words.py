@@ -143,7 +143,7 @@ def variants_tried(receipt: Receipt, arm: ArmPlan) -> Iterator[str]:
     for trial in arm.variants:
         if trial.status != "ok":
             k = trial.kernel
-            yield f"dropped: {k.kernel} {k.product} {k.tile} in {k.workgroup}: {trial.reason}"
+            yield f"dropped: {k.kernel} {k.product} {k.manner}: {trial.reason}"
 
 
 def reached_gflops(receipt: Receipt, summary: ArmSummary) -> float | None:
