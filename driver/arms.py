@@ -298,24 +298,26 @@ def _fix_readers_of_halves(options: dict[str, Value]) -> None:
 
 
 def _fix_cut_product(options: dict[str, Value]) -> None:
-    """A product whose depth is cut has one variant. Raises ArmError where another is asked for."""
-    split = options.get("split_db", SPLITS[0])
-    if split in (AUTO, SPLITS[0]):
-        return
-    if options["mm_db"] not in (AUTO, "blocked"):
+    """Only the blocked product is cut: what one option fixes of that, it fixes of the other.
+
+    Raises ArmError where they exclude each other.
+    """
+    split, variant = options.get("split_db", SPLITS[0]), options.get("mm_db")
+    cut = split not in (AUTO, SPLITS[0])
+    if cut and variant not in (AUTO, "blocked"):
         raise ArmError(
-            f"arm webgpu: split_db={split} with mm_db={options['mm_db']}: only the blocked product "
-            "runs in parts; leave one of them out, or use split_db=1"
+            f"arm webgpu: split_db={split} with mm_db={variant}: only the blocked product runs in "
+            "parts; leave one of them out, or use split_db=1"
         )
-    options["mm_db"] = "blocked"
+    if cut:
+        options["mm_db"] = "blocked"
+    if split == AUTO and variant not in (AUTO, "blocked"):
+        options["split_db"] = SPLITS[0]
 
 
 def with_choices(arm: ArmJob, spec: ArmSpec, options: Mapping[str, Value]) -> ArmJob:
     """The arm with what `spec` leaves open as `options` have it, as far as they do."""
     chosen = {k: options[k] for k, value in spec.options.items() if value == AUTO and k in options}
-    # What was chosen for a cut product means nothing to one that runs otherwise.
-    if "split_db" in chosen and (arm.options | chosen)["mm_db"] != "blocked":
-        chosen["split_db"] = SPLITS[0]
     return arm.model_copy(update={"options": arm.options | chosen})
 
 
@@ -364,7 +366,7 @@ def resolve(arm: ArmSpec, features: dict[str, Any]) -> ArmJob:
                     f"{feature}, which this one has not; choose naive, tiled or blocked"
                 )
         _check_f16(options, adapter)
-        _fix_cut_product(options)  # what is pinned comes from elsewhere
+        _fix_cut_product(options)  # a stranger's receipt may have pinned anything
     return ArmJob(name=arm.name, module=arm.module, options=options)
 
 

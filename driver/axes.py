@@ -113,11 +113,17 @@ def steps(name: str, arm: ArmSpec, here: ArmJob) -> tuple[Step, ...]:
         for _, spec in written
     ]
     varied = {(key, value) for given in set_by for key, value in given.items()}
-    others = {key for key, value in varied if arm.options[key] not in (default[key], value)}
-    fixed = [f"{key}={arm.options[key]}" for key in sorted(others)]
+    # What a rung's own option brings with it may be fixed, if to the same.
+    own = {text.partition(":")[2].partition("=")[0] for text, _ in written}
+    fixed = {
+        f"{key}={arm.options[key]}"
+        for key, value in varied
+        if arm.options[key] not in ((default[key],) if key in own else (default[key], value))
+    }
     if fixed:
         raise ArmError(
-            f"--arm {arm.name}: {', '.join(fixed)} is what --axis {name} changes; leave it out"
+            f"--arm {arm.name}: {', '.join(sorted(fixed))} is what --axis {name} changes; "
+            "leave it out"
         )
     return tuple(
         Step(

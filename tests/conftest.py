@@ -29,7 +29,7 @@ for _name in (
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
 # Arms with nothing left to choose, for runs that are not about choosing: each spares some pages.
 ONE = "threads=1+tile=6x8"
-WEBGPU = "webgpu:matmul=blocked+tile=8x8+workgroup=8x8"
+WEBGPU = "webgpu:matmul=blocked+tile=8x8+split_db=1+workgroup=8x8"
 GOLDEN = ("tiny", "tiny-jitter", "strong")
 
 

@@ -55,6 +55,10 @@ def specs(draw: st.DrawFn) -> ArmSpec:
         options[key] = draw(st.just(AUTO) | value if option.auto else value)
     if options.get("f16", "off") != "off":  # what reads halves is never left open
         options |= {p: "blocked" for p in READ_HALVES if options[p] == AUTO}
+    if options.get("split_db", AUTO) not in (AUTO, "1"):  # nor is what is cut
+        options["mm_db"] = "blocked"
+    if options.get("split_db") == AUTO and options["mm_db"] not in (AUTO, "blocked"):
+        options["split_db"] = "1"
     if options.get("shared") == "off":  # which excludes more threads, as simd does tiles
         options["threads"] = draw(st.sampled_from([AUTO, 1]))
     for key in TILE_OF.values() if "simd" in options else ():
@@ -71,6 +75,22 @@ def test_products_that_read_halves_are_not_left_open() -> None:
         resolve(parse_arm("webgpu:f16=storage+mm_da=tiled"), FEATURES)
     with pytest.raises(Unsupported, match="f16=compute needs the feature shader-f16"):
         resolve(parse_arm("webgpu:f16=compute"), FEATURES)
+
+
+def test_a_cut_product_is_not_left_open() -> None:
+    options = parse_arm("webgpu:split_db=4").options
+    assert (options["mm_fwd"], options["mm_db"], options["split_db"]) == (AUTO, "blocked", "4")
+    assert parse_arm("webgpu:split_db=1").options["mm_db"] == AUTO
+    assert parse_arm("webgpu:matmul=naive").options["split_db"] == "1"
+    with pytest.raises(ArmError, match="split_db=2 with mm_db=tiled: only the blocked product"):
+        parse_arm("webgpu:matmul=tiled+split_db=2")
+
+
+def test_the_parts_are_echoed() -> None:
+    arm = resolve(parse_arm("webgpu:split_db=4+tile=8x4+workgroup=8x8"), FEATURES)
+    assert chosen_text(arm.options, "mm_db") == "blocked 8x4 in 8x8 in 4 parts"
+    assert chosen_text(arm.options, "mm_fwd") == "blocked 8x4 in 8x8"
+    assert resolve(parse_arm("webgpu"), FEATURES).options["split_db"] == "1"
 
 
 @given(specs())
@@ -182,6 +202,10 @@ def test_tile_is_shorthand_for_the_tiles_of_the_three_products(text: str) -> Non
         ("wasm:threads=0", "threads=0: expected 1 to 256"),
         ("wasm:threads=257", "threads=257: expected 1 to 256"),
         ("wasm:threads=2.5", "threads=2.5: expected a whole number"),
+        ("webgpu:split_db=3", "split_db=3: expected one of 1, 2, 4, 8, 16, auto"),
+        ("webgpu:split_db=32", "split_db=32: expected one of 1, 2, 4, 8, 16, auto"),
+        ("webgpu:mm_db=naive+split_db=16", "split_db=16 with mm_db=naive: only the blocked"),
+        ("webgpu:split=2", "did you mean split_db?"),
         ("null:ms=fast", "ms=fast: expected a number"),
         ("null:ms=nan", "ms=nan: expected 0 to"),
         ("null:ms=inf", "ms=inf: expected 0 to"),

@@ -9,6 +9,7 @@ from driver import cli, geometry, presets, report
 from driver.arms import parse_arm
 from driver.browser import find_browser
 from driver.errors import Unsupported
+from driver.layout import WEBGPU_SRC
 from driver.records import GeometryReport, GpuCalls, StepGeometry
 
 SOURCES = {
@@ -52,31 +53,57 @@ def test_the_limits() -> None:
     assert "FAIL: tiny" in report.geometry(found.model_copy(update={"presets": (over,)}))
 
 
-async def test_every_preset_is_within_them() -> None:
-    loaded = [presets.load(name) for name in presets.names()]
-    request = geometry.Request(parse_arm("webgpu:matmul=blocked"), loaded, run_a_step=False)
+def test_adding_parts_is_beyond_the_limit() -> None:
+    """Only what adds them: a step that is too long without it stays so."""
+    adding = {"label": "h.a.sum", "op": "matmul_backward_db", "kernel": geometry.ADDING,
+              "per_step": 9, "constants": {}, "groups": [5]}  # fmt: skip
+    planned = PLANNED | {"dispatches": [*PLANNED["dispatches"], adding]}
+    sources = SOURCES | {geometry.ADDING: SOURCES["line"]}
+    found = geometry.step_geometry(presets.load("tiny"), planned, sources, None, None)
+    assert (found.dispatches, found.adding) == (59 + 9, 9)
+    assert found.holds
+    told = report.geometry(GeometryReport(arm="webgpu", adapter={}, presets=(found,)), 140)
+    assert "59 + 9 adding parts" in told
+    assert "FAIL" not in told
+    assert not found.model_copy(update={"dispatches": 69}).holds
+    assert WEBGPU_SRC.joinpath(f"{geometry.ADDING}.wgsl").is_file()
+
+
+@pytest.mark.parametrize(
+    ("split", "names"), [(1, tuple(presets.names())), (8, ("tiny", "behemoth"))]
+)
+async def test_every_preset_is_within_them(split: int, names: tuple[str, ...]) -> None:
+    loaded = [presets.load(name) for name in names]
+    arm = parse_arm(f"webgpu:matmul=blocked+split_db={split}")
+    request = geometry.Request(arm, loaded, run_a_step=False)
     try:
         found = await geometry.run(request, find_browser(None), lambda _: None)
     except Unsupported as error:
         pytest.skip(str(error))
-    assert [row.preset for row in found.presets] == list(presets.names())
+    assert [row.preset for row in found.presets] == list(names)
     for row, preset in zip(found.presets, loaded, strict=True):
         assert row.holds and row.counted is None and row.submits >= 1
-        assert row.dispatches == 21 * preset.n_layer + 12
+        assert row.dispatches - row.adding == 21 * preset.n_layer + 12
+        assert row.adding == (4 * preset.n_layer + 1 if split > 1 else 0)
+        parts = [entry for entry in row.table if entry.op.endswith("_backward_db")]
+        assert {entry.op for entry in parts} == {"matmul_backward_db", "head_backward_db"}
+        assert {entry.groups[2] for entry in parts if entry.kernel != geometry.ADDING} == {split}
+        assert sum(entry.per_step for entry in parts) == 4 * preset.n_layer + 1 + row.adding
         (up,) = (entry for entry in row.table if entry.label == "h.mlp.up")
         assert (up.op, up.per_step) == ("matmul_gelu_forward", preset.n_layer)
 
 
 def test_a_real_step_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["geometry", "--arm", "webgpu:split_db=2", "--preset", "tiny", "--json", "-q"]
     try:
-        code = cli.app(["geometry", "--preset", "tiny", "--json", "-q"], standalone_mode=False)
+        code = cli.app(words, standalone_mode=False)
     except Unsupported as error:
         pytest.skip(str(error))
     assert code == 0
     found = GeometryReport.model_validate(json.loads(capsys.readouterr().out))
     (row,) = found.presets
-    planned = {"dispatches": 54, "submits": 1, "buffers": 0, "bind_groups": 0, "pipelines": 0}
-    assert row.counted == GpuCalls(**planned)
+    nothing = {"submits": 1, "buffers": 0, "bind_groups": 0, "pipelines": 0}
+    assert row.counted == GpuCalls(dispatches=54 + 9, **nothing)
     assert row.holds
 
 

@@ -80,6 +80,7 @@ def rungs_of(axis: str, text: str = "wasm", **features: Any) -> list[axes.Step]:
         ("address", "wasm", ["wasm", "wasm64"]),
         ("kernels", "webgpu", list(reversed(VARIANTS))),
         ("workgroup", "webgpu", list(WORKGROUPS)),
+        ("split", "webgpu", ["1", "2", "4", "8"]),
         ("tile", "webgpu", list(reversed(GPU_TILES))),
         ("precision", "webgpu", ["off", "storage", "compute"]),
     ],
@@ -113,9 +114,11 @@ def test_an_axis_changes_its_own_options_alone(arm: str) -> None:
     fixed = {"wasm": "threads=3+mm_da=naive", "wasm64": "threads=3+mm_da=naive", "webgpu": ""}[arm]
     varied = {"kernels": set(TILE_OF), "simd": {"simd"}, "threads": {"threads"},
               "tile": set(TILE_OF.values()), "address": set(), "workgroup": {"workgroup"},
-              "precision": {"f16", "mm_fwd", "mm_da"}}  # fmt: skip
+              "precision": {"f16", "mm_fwd", "mm_da"}, "split": {"split_db", "mm_db"}}  # fmt: skip
     for axis in AXES[arm]:
         base = parse_arm(f"{arm}:{fixed}" if fixed and axis not in ("kernels", "threads") else arm)
+        if (axis, arm) == ("kernels", "webgpu"):  # only blocked products are cut
+            varied["kernels"].add("split_db")
         for step in steps(axis, base, resolve(base, FEATURES)):
             assert set(step.spec.options) == set(OPTIONS[step.spec.name])
             changed = {k for k, v in step.spec.options.items() if v != base.options[k]}
@@ -132,6 +135,13 @@ def test_an_axis_changes_its_own_options_alone(arm: str) -> None:
         ("threads", "wasm:threads=2", "threads=2 is what --axis threads changes"),
         ("tile", "wasm:tile_da=6x8", "tile_da=6x8 is what --axis tile changes"),
         ("kernels", "wasm:mm_db=naive", "mm_db=naive is what --axis kernels changes"),
+        ("split", "webgpu:split_db=4", "split_db=4 is what --axis split changes"),
+        ("split", "webgpu:mm_db=tiled", "mm_db=tiled, split_db=1 is what --axis split changes"),
+        (
+            "kernels",
+            "webgpu:split_db=4",
+            "mm_db=blocked, split_db=4 is what --axis kernels changes",
+        ),
     ],
 )
 def test_refused_axes(axis: str, arm: str, said: str) -> None:

@@ -27,7 +27,7 @@ CHOSEN = {
     },
     "webgpu": {
         "mm_fwd": "tiled", "mm_da": "blocked", "mm_db": "blocked", "tile_fwd": "8x8",
-        "tile_da": "4x8", "tile_db": "8x8", "workgroup": "16x4", "f16": "off",
+        "tile_da": "4x8", "tile_db": "8x8", "split_db": "4", "workgroup": "16x4", "f16": "off",
     },
 }  # fmt: skip
 
@@ -68,7 +68,7 @@ def test_what_was_given_wins(tmp_path: Path) -> None:
     assert a.options == options_of("wasm", threads=1, tile_fwd="4x8")
     assert a.pinned and not {"threads", "tile_fwd"} & set(a.pinned.options)
     assert {b.options[product] for product in TILE_OF} == {"naive"}
-    assert b.options["workgroup"] == "16x4"
+    assert (b.options["workgroup"], b.options["split_db"]) == ("16x4", "1")
 
 
 def test_of_two_arms_with_its_name_the_one_on_its_side(tmp_path: Path) -> None:
@@ -133,6 +133,21 @@ def test_what_does_not_fit_this_machine(
         resolve_here(a, features, cores)
     assert said in str(error.value)
     assert "pinned from receipt" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"split_db": 3}, "split_db=3 for arm webgpu, which is no such choice"),
+        ({"split_db": None}, "does not say split_db of arm webgpu; give it"),
+        ({"mm_db": "naive"}, "split_db=4 with mm_db=naive: only the blocked product"),
+    ],
+)
+def test_parts_that_no_product_has(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    path = receipt(tmp_path, ("webgpu", "wasm"), **changes)
+    with pytest.raises((UsageError, ArmError)) as error:
+        resolve_here(pin_arms(parse_arms("webgpu,wasm"), path)[0], FEATURES, 2)
+    assert said in str(error.value)
 
 
 def test_the_report_says_where_choices_came_from(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Variants of the WGSL products: what is wrong is dropped, what is right is chosen by its time."""
 
+import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -14,8 +15,16 @@ from driver.kernels.products import checks, judge
 from driver.measure import JobOutcome
 from driver.records import ArmJob, Kernel, KernelRow, Op, OpResult, VariantTrial
 from driver.tensors import F32
-from driver.variants import choose, classes
-from driver.workbench import Workbench, draw_inputs, gpu_kernels
+from driver.variants import TUNED_TILES, choose, classes
+from driver.workbench import (
+    GPU_AT_ONCE,
+    Workbench,
+    at_once,
+    draw_inputs,
+    gpu_kernels,
+    gpu_workgroups,
+    in_parts,
+)
 
 CONFIG = presets.load("tiny").model
 FEATURES: dict[str, Any] = {"webgpu": {"available": True, "is_fallback": True, "features": []}}
@@ -44,7 +53,7 @@ class Adapter:
 
     async def ask(self, name: str, arm: ArmJob, program: Sequence[Op], inputs: F32) -> JobOutcome:
         kernels = [op.kernel for op in program if op.kernel]
-        words = [f"{k.kernel} {k.tile} in {k.workgroup}" for k in kernels]
+        words = [f"{k.kernel} {k.manner}" for k in kernels]
         self.asked.append(words)
         if self.refused and any(self.refused in word for word in words):
             raise SlotError("compile: it does not")
@@ -72,10 +81,13 @@ class _Outcome:
 
 
 async def chosen(
-    adapter: Adapter, arm: str = "webgpu", offered: tuple[str, ...] = ()
+    adapter: Adapter, arm: str = "webgpu", offered: tuple[str, ...] = (), **said: Any
 ) -> tuple[ArmJob, tuple[VariantTrial, ...]]:
+    """`said`: what else the page says; is_fallback of its adapter."""
     spec = parse_arm(arm)
-    features = {"webgpu": FEATURES["webgpu"] | {"features": list(offered)}}
+    program = said.pop("is_fallback", True)
+    adapter_facts = FEATURES["webgpu"] | {"features": list(offered), "is_fallback": program}
+    features = said | {"webgpu": adapter_facts}
     resolved = resolve(spec, features)
     return await choose(cast(Workbench, adapter), "tune", resolved, spec, CONFIG, features)
 
@@ -161,6 +173,102 @@ async def test_what_an_arm_fixes_is_checked_and_not_timed() -> None:
         await chosen(Adapter({}, wrong="naive"), "webgpu:matmul=naive")
 
 
+# --------------------------------------------------------------------------- products in parts
+
+FIXED = "webgpu:matmul=blocked+tile=8x8+workgroup=8x8"  # all but the parts
+
+
+async def test_on_a_gpu_a_product_with_few_workgroups_is_tried_in_parts() -> None:
+    """With every tile again, since parts may let a larger one win; with what adds them, as `ask`
+    runs whole kernels."""
+    speeds = {"8x8 in 8x8 in 4 parts": 20, "8x8 in 8x8 in 8 parts": 19, "4x4 in 8x8": 5}
+    arm, trials = await chosen(Adapter(speeds), is_fallback=False)
+    assert (arm.options["mm_db"], arm.options["tile_db"]) == ("blocked", "8x8")
+    assert (arm.options["split_db"], arm.options["tile_fwd"]) == ("4", "4x4")
+    cut = [trial for trial in trials if trial.kernel.split > 1]
+    assert {(t.kernel.tile, t.kernel.split) for t in cut} == {
+        (tile, split) for tile in TUNED_TILES for split in (2, 4, 8)
+    }
+    assert {t.option for t in cut} == {"mm_db"}
+    marked = [t.kernel for t in trials if t.chosen and t.option == "mm_db"]
+    assert [(k.tile, k.split) for k in marked] == [("8x8", 4)]
+
+
+async def test_parts_have_to_be_worth_a_dispatch() -> None:
+    """Faster by 1%: not enough. Faster by far but wrong: not at all."""
+    arm, _ = await chosen(Adapter({"parts": 2.02, "": 2.0}), FIXED, is_fallback=False)
+    assert arm.options["split_db"] == "1"
+    adapter = Adapter({"parts": 99.0, "": 2.0}, wrong="parts")
+    arm, trials = await chosen(adapter, FIXED, is_fallback=False)
+    assert arm.options["split_db"] == "1"
+    dropped = [trial for trial in trials if trial.kernel.split > 1]
+    assert {trial.status for trial in dropped} == {"wrong"}
+    assert [t.kernel.split for t in trials if t.chosen and t.option == "mm_db"] == [1]
+
+
+async def test_parts_that_do_not_run_do_not_end_the_others() -> None:
+    adapter = Adapter({"parts": 3.0, "": 2.0}, refused="in 8 parts")
+    arm, trials = await chosen(adapter, FIXED, is_fallback=False)
+    assert arm.options["split_db"] == "2"
+    assert [t.kernel.split for t in trials if t.status == "refused"] == [8]
+
+
+async def test_where_nothing_else_is_open_only_the_parts_are_timed() -> None:
+    """Beside the same product in one piece, each once."""
+    adapter = Adapter({"parts": 3.0, "": 2.0})
+    arm, trials = await chosen(adapter, FIXED, is_fallback=False)
+    assert arm.options["split_db"] == "2"
+    kernels = [(t.option, t.kernel) for t in trials]
+    assert len(kernels) == len(set(kernels)) == len(classes(CONFIG)) + 3
+    assert [t.kernel.split for t in trials if t.gflops] == [1, 2, 4, 8]
+
+
+@pytest.mark.parametrize(
+    ("arm", "said"),
+    [
+        (FIXED, {"usable_threads": 2}),  # a program on two cores has enough to do
+        (FIXED, {}),
+        (f"{FIXED}+split_db=1", {"is_fallback": False}),
+        (f"{FIXED}+split_db=2", {"is_fallback": False}),
+        ("webgpu:matmul=tiled", {"is_fallback": False}),
+    ],
+)
+async def test_where_parts_are_not_tried(arm: str, said: dict[str, Any]) -> None:
+    adapter = Adapter({})
+    found, trials = await chosen(adapter, arm, **said)
+    fixed = str(parse_arm(arm).options["split_db"])
+    assert found.options["split_db"] == ("1" if fixed == "auto" else fixed)
+    assert len(adapter.asked) == 1, "no page more than without parts"
+    assert not adapter.timed
+    (of,) = (t for t in trials if t.option == "mm_db")
+    assert of.chosen and of.kernel.split == int(str(found.options["split_db"]))
+
+
+def test_what_is_worth_trying_in_parts() -> None:
+    """Until the adapter is full, and no part shallower than 64."""
+
+    def tried(M: int, N: int, K: int, most: int, tile: str = "4x4") -> list[int]:
+        of = Kernel(product="mm_db", kernel="blocked", tile=tile, workgroup="8x8", M=M, N=N, K=K)
+        return [kernel.split for kernel in in_parts(of, most)]
+
+    assert tried(96, 96, 1024, GPU_AT_ONCE) == [2, 4, 8, 16]  # 9 workgroups
+    assert tried(96, 96, 1023, GPU_AT_ONCE) == [2, 4, 8]
+    assert tried(96, 96, 127, GPU_AT_ONCE) == []
+    assert tried(1024, 1024, 4096, GPU_AT_ONCE) == []  # 1024 of them
+    assert tried(1024, 1023, 4096, 1025) == [2]
+    assert tried(1024, 512, 4096, GPU_AT_ONCE) == [2]  # 512; with two parts it is full
+    assert tried(1024, 512, 4096, GPU_AT_ONCE, "8x8") == [2, 4, 8]
+    assert tried(64, 64, 4096, 2, "8x8") == [2]  # one, on two cores
+    assert tried(65, 64, 4096, 2, "8x8") == []
+
+
+def test_at_once() -> None:
+    def of(is_fallback: bool | None) -> int:
+        return at_once({"webgpu": {"is_fallback": is_fallback}, "usable_threads": 6})
+
+    assert (of(True), of(False), of(None)) == (6, GPU_AT_ONCE, GPU_AT_ONCE)
+
+
 # --------------------------------------------------------------------------- in Chromium
 
 module_loop = pytest.mark.asyncio(loop_scope="module")
@@ -177,8 +285,17 @@ async def test_every_variant_apart_keeps_the_bound(gpu_bench) -> None:
         for product in TILE_OF
         for kernel in gpu_kernels(spec, arm, ("blocked", "tiled", "naive"), product, product, shape)
     ]
+    whole = [k for k in every if (k.product, k.kernel) == ("mm_db", "blocked")]
+    every += [k.model_copy(update={"split": split}) for k in whole for split in (2, 16)]
     inputs = draw_inputs(every, 5)
     outcome = await bench.ask("check", arm, checks(every, same_sums=False), inputs)
+    for kernel, op in zip(every, outcome.ops[1:], strict=True):
+        if kernel.kernel == "blocked":  # a dispatch, and one that adds parts by vectors of four
+            vectors = math.ceil(kernel.M * kernel.N / 4) + math.ceil(kernel.N / 4)
+            adding = math.ceil(vectors / 64)
+            chunks = kernel.split * gpu_workgroups(kernel) + (adding if kernel.split > 1 else 0)
+            dispatches = 1 if kernel.split == 1 else 2
+            assert (op.detail["forks"], op.detail["chunks"]) == (dispatches, chunks)
     digests = [str(op.detail["output_sha256"]) for op in outcome.ops[1:]]
     rows = judge(every, digests, outcome.blobs, inputs, same_sums=False)
     assert [row for row in rows if row.status != "ok"] == []

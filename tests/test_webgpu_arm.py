@@ -224,6 +224,12 @@ async def test_odd_shapes(session, server, shape, matmul) -> None:
     await check(session, server, SHAPES[shape], matmul=matmul)
 
 
+# Four parts of 51 positions: 16, 16, 16 and 3; of 21: 8, 8, 5 and none; of one: 1 and three empty.
+@pytest.mark.parametrize(("shape", "split"), [*((shape, "4") for shape in PLAIN), (PLAIN[0], "16")])
+async def test_cut_products_at_odd_shapes(session, server, shape, split) -> None:
+    await check(session, server, SHAPES[shape], split_db=split)
+
+
 @pytest.mark.parametrize("shape", PLAIN)
 async def test_what_hardware_would_run_is_right_too(session, server, shape) -> None:
     outcome = await check(session, server, SHAPES[shape], tuned_for="hardware")
@@ -262,11 +268,16 @@ def without_key(name: str, array: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("name", "matmul"), [*((name, "blocked") for name in GOLDEN), ("strong", "subgroup")]
+    ("name", "options"),
+    [
+        *((name, {}) for name in GOLDEN),
+        ("strong", {"matmul": "subgroup"}),
+        ("tiny-jitter", {"split_db": "8"}),
+    ],
 )
-async def test_golden_cases(session, server, golden, check_case, tmp_path, name, matmul) -> None:
+async def test_golden_cases(session, server, golden, check_case, tmp_path, name, options) -> None:
     case = read_case(golden / f"{name}.case.safetensors")
-    result, _ = await trained(session, server, case, matmul=matmul)
+    result, _ = await trained(session, server, case, **options)
     write_result(tmp_path / "result.safetensors", result)
     answer = golden / f"{name}.answer.safetensors"
     done = subprocess.run(
@@ -276,11 +287,12 @@ async def test_golden_cases(session, server, golden, check_case, tmp_path, name,
     assert done.returncode == 0, done.stdout
 
 
-async def test_same_input_same_bits_in_windows_or_single_steps(session, server) -> None:
+@pytest.mark.parametrize("split", ["1", "4"])
+async def test_same_input_same_bits_in_windows_or_single_steps(session, server, split) -> None:
     case = case_of(SHAPES["heads of 12"], steps=40)  # more than are in flight at once
     program = [open_op(), train_op(40, "window"), read_op("param", "window"), load_op("initial")]
     program += [train_op(1, "singly")] * 40 + [read_op("param", "singly")]
-    outcome, _ = await run(session, server, case, program)
+    outcome, _ = await run(session, server, case, program, split_db=split)
     assert outcome.failure is None, outcome.failure
     assert outcome.result
     assert curve(outcome.result.ops, "window") == curve(outcome.result.ops, "singly")
@@ -303,16 +315,19 @@ async def test_state_survives_export_and_import(session, server) -> None:
 # --------------------------------------------------------------------------- economical
 
 
-async def test_what_a_step_costs(session, server) -> None:
+@pytest.mark.parametrize("split", ["1", "4"])
+async def test_what_a_step_costs(session, server, split) -> None:
+    """Cut products take a dispatch more each, four a layer and the head's, and create no more."""
     config = SHAPES["vocabulary 97, five heads of 8"]
     case = case_of(config, steps=7)
-    outcome, _ = await run(
-        session, server, case, [open_op(), train_op(2, "warm"), train_op(5, "window")]
-    )
+    program = [open_op(), train_op(2, "warm"), train_op(5, "window")]
+    outcome, _ = await run(session, server, case, program, split_db=split)
     assert outcome.result
     ran = outcome.result.ran
     counts = ran["counts"]
-    assert ran["dispatches_per_step"] <= 22 * config.n_layer + 15
+    extra = 4 * config.n_layer + 1 if split != "1" else 0
+    assert ran["dispatches_per_step"] - extra == 21 * config.n_layer + 12
+    assert 21 * config.n_layer + 12 <= 22 * config.n_layer + 15
     assert ran["submits_per_step"] == 1
     assert counts["dispatchWorkgroups"] == 5 * ran["dispatches_per_step"]
     assert counts["submit"] == 5 + 1, "one per step and one to read the window's results"
@@ -332,8 +347,35 @@ async def test_what_ran_is_told(session, server) -> None:
         assert ran["hyper"][key] == pytest.approx(want, rel=1e-6), key
     assert memory["buffer_bytes"]["state"] == 16 * flat_size(case.config)
     assert memory["final_bytes"] == sum(memory["buffer_bytes"].values())
+    assert "scratch" not in memory["buffer_bytes"]
     assert outcome.result.adapter
     assert outcome.result.adapter["limits"]["maxBufferSize"] > 0
+
+
+async def test_parts_are_told_and_counted_as_memory(session, server) -> None:
+    _, outcome = await trained(session, server, case_of(SMALL), split_db="4")
+    assert outcome.result
+    ran, memory = outcome.result.ran, outcome.result.memory
+    whole = "blocked 8x8 in 8x8"
+    assert ran["products"] == {"mm_fwd": whole, "mm_da": whole, "mm_db": f"{whole} in 4 parts"}
+    assert ran["kernels"]["head.dwte.sum"]["file"] == "matmul_backward_db_sum.wgsl"
+    # The largest output is the token embedding's, (256, 24); the sums of its columns lie behind.
+    assert memory["buffer_bytes"]["scratch"] == 4 * 4 * (256 * 24 + 32)
+
+
+async def test_parts_that_no_kernel_makes_are_refused(session, server) -> None:
+    for options in ({"split_db": "3"}, {"split_db": "2", "matmul": "tiled"}):
+        failure = await failure_of(session, server, case_of(SMALL), **options)
+        assert failure.kind == "unsupported"
+        assert "only the blocked backward_db is cut, into 2, 4, 8, 16" in failure.message
+
+
+async def test_parts_that_the_adapter_cannot_hold_are_refused(session, server) -> None:
+    need = 16 * 256 * 24 * 4
+    options = {"split_db": "16", "limits": f"maxStorageBufferBindingSize={need - 4}"}
+    failure = await failure_of(session, server, case_of(SMALL), **options)
+    assert failure.kind == "unsupported"
+    assert f"the binding parts of {need} bytes" in failure.message
 
 
 # --------------------------------------------------------------------------- profiled

@@ -221,6 +221,71 @@ def test_matmul_backward_db(gpu, multiple, variant, m, k, n, seed) -> None:
     close(got["dbias"], dc.sum(axis=0, dtype=np.float64), 5e-6)
 
 
+def vectors(floats: int) -> int:
+    """So many floats, up to whole vectors of four."""
+    return -(-floats // 4) * 4
+
+
+def run_cut(
+    gpu: Gpu, tile: dict[str, int], split: int, a: np.ndarray, dc: np.ndarray
+) -> dict[str, np.ndarray]:
+    """db and dbias of a product whose depth is cut, as it lies up to the next 64 floats; and both
+    results' parts."""
+    (m, k), n = a.shape, dc.shape[1]
+    suffix, constants, groups = matmul_case(("blocked", tile), k, n, k % 4 == 0 and n % 4 == 0)
+    of = {"ROWS": k, "COLS": n, "PARTS": split, "BIAS": 1}
+    parts = gpu.run(
+        f"matmul_backward_db_{suffix}", of | {"INNER": m} | constants, (*groups, split),
+        a=a, dc=dc, db=empty(split, vectors(k * n)), dbias=empty(split, vectors(n)),
+    )  # fmt: skip
+    both = vectors(k * n) // 4 + vectors(n) // 4
+    room = [empty(-(-floats // 64) * 64) for floats in (k * n, n)]
+    added = gpu.run(
+        "matmul_backward_db_sum", of, fold(both, 64),
+        parts=parts["db"], part_sums=parts["dbias"], db=room[0], dbias=room[1],
+    )  # fmt: skip
+    return added | {"parts": parts["db"], "part_sums": parts["dbias"]}
+
+
+def check_cut(
+    gpu: Gpu, tile: dict[str, int], split: int, m: int, k: int, n: int, seed: int
+) -> None:
+    """Right, the sums of the parts from first to last to the bit, nothing but 0 in the gaps."""
+    rng = np.random.default_rng(seed)
+    a, dc = normal(rng, m, k), normal(rng, m, n)
+    got = run_cut(gpu, tile, split, a, dc)
+    close(got["db"][: k * n].reshape(k, n), a.T.astype(np.float64) @ dc)
+    close(got["dbias"][:n], dc.sum(axis=0, dtype=np.float64), 5e-6)
+    for name, of, floats in (("parts", "db", k * n), ("part_sums", "dbias", n)):
+        total = got[name][0, :floats]
+        for part in got[name][1:]:
+            total = total + part[:floats]
+        np.testing.assert_array_equal(got[of][:floats], total)
+        assert not got[of][floats : vectors(floats)].any()
+        assert np.isnan(got[of][vectors(floats) :]).all(), "more was written than the gap"
+    again = run_cut(gpu, tile, split, a, dc)
+    assert all(got[name].tobytes() == again[name].tobytes() for name in ("db", "dbias"))
+
+
+tiles = st.builds(lambda tall, wide: {"TALL": tall, "WIDE": wide}, *[st.integers(0, 1)] * 2)
+splits = st.sampled_from([2, 4, 8, 16])
+
+
+@EXAMPLES
+@given(tile=tiles, split=splits, m=matmul_sizes, k=matmul_sizes, n=matmul_sizes, seed=seeds)
+@pytest.mark.parametrize("multiple", [1, 4])
+def test_matmul_backward_db_in_parts(gpu, multiple, tile, split, m, k, n, seed) -> None:
+    check_cut(gpu, tile, split, m, multiple * k, multiple * n, seed)
+
+
+# Depths 1 to 5 leave most parts empty; 9 parts of 64 / 16 and 33 / 4 are whole, the last is not.
+@pytest.mark.parametrize("m", [1, 3, 4, 5, 13, 33, 64, 129])
+@pytest.mark.parametrize("split", [2, 16])
+def test_parts_may_be_empty(gpu, split, m) -> None:
+    for k, n in ((7, 5), (12, 8)):
+        check_cut(gpu, {"TALL": 1, "WIDE": 1}, split, m, k, n, seed=m)
+
+
 @pytest.mark.parametrize("size", [1, 5, 32, 128])
 @pytest.mark.parametrize("product", [test_matmul_forward, test_matmul_backward_da,
                                      test_matmul_backward_db])  # fmt: skip

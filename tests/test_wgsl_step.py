@@ -190,15 +190,16 @@ def batch_words(config: ModelConfig, tokens: np.ndarray, layout: dict[str, int])
 
 
 @pytest.mark.parametrize(
-    ("f16", "shape", "tuned_for"),
+    ("f16", "shape", "tuned_for", "split"),
     [
-        pytest.param("off", ODD, "hardware", id="float32"),
-        pytest.param("storage", EVEN, "hardware", id="storage"),
-        pytest.param("compute", EVEN, "hardware", id="compute"),
-        pytest.param("compute", ODD, "software", id="compute, odd sizes"),
+        pytest.param("off", ODD, "hardware", 1, id="float32"),
+        pytest.param("off", ODD, "software", 8, id="float32, products cut"),
+        pytest.param("storage", EVEN, "hardware", 1, id="storage"),
+        pytest.param("compute", EVEN, "hardware", 2, id="compute, products cut"),
+        pytest.param("compute", ODD, "software", 1, id="compute, odd sizes"),
     ],
 )
-async def test_a_whole_step(session, server, gpu, f16, shape, tuned_for) -> None:
+async def test_a_whole_step(session, server, gpu, f16, shape, tuned_for, split) -> None:
     """Limits: float32's gates; for halves those that driver/parity/precision.py derives.
 
     Gradients of one step, relative L2: 2·2^-11·√(8·L + 3) with `storage`, three times that with
@@ -209,13 +210,14 @@ async def test_a_whole_step(session, server, gpu, f16, shape, tuned_for) -> None
     config = ModelConfig(**(RECIPE | shape))
     tile = "8x8" if tuned_for == "software" else "4x4"
     options = dict.fromkeys(TILE_OF, "blocked") | dict.fromkeys(TILE_OF.values(), tile)
-    options |= {"workgroup": "8x8", "f16": f16, "tuned_for": tuned_for}
+    options |= {"workgroup": "8x8", "f16": f16, "tuned_for": tuned_for, "split_db": str(split)}
     told = await table_of(session, server, config, options)
     kernels = {dispatch["kernel"] for dispatch in told["dispatches"]}
     suffix = {"off": "blocked", "storage": "_w16", "compute": "_f16"}[f16]
     assert {k for k in kernels if k.startswith("matmul_forward")} == {
         f"matmul_forward_blocked{suffix.removeprefix('blocked')}"
     }
+    assert ("matmul_backward_db_sum" in kernels) == (split > 1)
     case = case_of(config)
     got = step(gpu, told, case)
     limits = FLOAT32 | reduced_limits(f16, config.n_layer)
