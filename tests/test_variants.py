@@ -11,11 +11,12 @@ from driver import presets
 from driver.arms import TILE_OF, parse_arm, resolve
 from driver.errors import SlotError
 from driver.jobs import kernel_op
-from driver.kernels.products import checks, judge
+from driver.kernels.products import checks, judge, variants
+from driver.kernels.shapes import Shape
 from driver.measure import JobOutcome
 from driver.records import ArmJob, Kernel, KernelRow, Op, OpResult, VariantTrial
 from driver.tensors import F32
-from driver.variants import TUNED_TILES, choose, classes
+from driver.variants import TUNED_TILES, TUNED_WORKGROUPS, choose, classes
 from driver.workbench import (
     GPU_AT_ONCE,
     Workbench,
@@ -24,6 +25,7 @@ from driver.workbench import (
     gpu_kernels,
     gpu_workgroups,
     in_parts,
+    kernel_of,
 )
 
 CONFIG = presets.load("tiny").model
@@ -260,6 +262,36 @@ def test_what_is_worth_trying_in_parts() -> None:
     assert tried(1024, 512, 4096, GPU_AT_ONCE, "8x8") == [2, 4, 8]
     assert tried(64, 64, 4096, 2, "8x8") == [2]  # one, on two cores
     assert tried(65, 64, 4096, 2, "8x8") == []
+
+
+@pytest.mark.parametrize("preset", presets.names())
+def test_a_program_on_two_cores_tries_no_preset_in_parts(preset: str) -> None:
+    (of,) = (c.product for c in classes(presets.load(preset).model) if c.option == "mm_db")
+    for workgroup in ("8x8", *TUNED_WORKGROUPS):
+        assert in_parts(kernel_of(of, "blocked", "8x8", workgroup), 2) == []
+    assert in_parts(kernel_of(of, "blocked", "4x4", "8x8"), GPU_AT_ONCE) or preset == "behemoth"
+
+
+@pytest.mark.parametrize(
+    ("arm", "is_fallback", "splits"),
+    [
+        ("webgpu", False, {1, 2, 4, 8, 16}),
+        ("webgpu", True, {1}),  # nine workgroups, two cores
+        ("webgpu:split_db=1", False, {1}),
+        ("webgpu:split_db=8", True, {8}),
+    ],
+)
+def test_parts_are_shown_apart_where_tuning_tries_them(
+    arm: str, is_fallback: bool, splits: set[int]
+) -> None:
+    adapter = FEATURES["webgpu"] | {"is_fallback": is_fallback}
+    features = {"webgpu": adapter, "usable_threads": 2}
+    spec = parse_arm(arm)
+    shapes: list[Shape] = [("mm_db", 96, 96, 1024), ("mm_fwd", 96, 96, 1024)]
+    found = variants(shapes, spec, resolve(spec, features), features)
+    assert {k.split for k in found if (k.product, k.kernel) == ("mm_db", "blocked")} == splits
+    assert {k.split for k in found if (k.product, k.kernel) != ("mm_db", "blocked")} == {1}
+    assert len(found) == len(set(found))
 
 
 def test_at_once() -> None:

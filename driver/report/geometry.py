@@ -28,8 +28,10 @@ def geometry(found: GeometryReport, width: int = 100, colour: bool = False) -> s
 
 
 def _presets_table(found: GeometryReport) -> Table:
-    headings = ("a step of", "L", "dispatches", "most", "submits", "created in it: buffers",
-                "bind groups", "pipelines", "buffers in all", "MiB")  # fmt: skip
+    cut = any(preset.adding for preset in found.presets)
+    headings = ("a step of", "L", "dispatches", "most", *(["adding parts"] if cut else []),
+                "submits", "created in it: buffers", "bind groups", "pipelines", "buffers in all",
+                "MiB")  # fmt: skip
     table = new_table(headings, headings[:1])
     for preset in found.presets:
         counted = preset.counted
@@ -37,18 +39,12 @@ def _presets_table(found: GeometryReport) -> Table:
         if counted:
             made = (str(counted.buffers), str(counted.bind_groups), str(counted.pipelines))
         add_row(
-            table, preset.preset, str(preset.n_layer), _count(preset),
-            str(preset.most_dispatches), str(preset.submits), *made, str(preset.buffers),
+            table, preset.preset, str(preset.n_layer), str(preset.dispatches - preset.adding),
+            str(preset.most_dispatches), *([f"+{preset.adding}"] if cut else []),
+            str(preset.submits), *made, str(preset.buffers),
             f"{preset.buffer_bytes / 2**20:,.0f}",
         )  # fmt: skip
     return table
-
-
-def _count(preset: StepGeometry) -> str:
-    """Dispatches of a step, those beyond the limit's apart."""
-    if not preset.adding:
-        return str(preset.dispatches)
-    return f"{preset.dispatches - preset.adding} + {preset.adding} adding parts"
 
 
 def _dispatches(console: Console, preset: StepGeometry) -> None:
