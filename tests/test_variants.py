@@ -47,9 +47,11 @@ class Adapter:
     """A workbench of known speeds and faults, by the words of a kernel."""
 
     def __init__(
-        self, speeds: dict[str, float], wrong: str = "", refused: str = "", halves: bool = False
-    ) -> None:
+        self, speeds: dict[str, float], wrong: str = "", refused: str = "", halves: bool = False,
+        cuts: bool = True,
+    ) -> None:  # fmt: skip
         self.speeds, self.wrong, self.refused, self.halves = speeds, wrong, refused, halves
+        self.cuts = cuts
         self.asked: list[list[str]] = []
         self.timed = False
 
@@ -66,12 +68,13 @@ class Adapter:
                 output[-1, -1] += 0.1
             assert op.label
             blobs[op.label] = bytearray(output.tobytes())
-            detail: dict[str, Any] = {}
+            dispatches = 2 if self.cuts and kernel.split > 1 else 1
+            detail: dict[str, Any] = {"forks": dispatches, "chunks": dispatches}
             if op.count:
                 self.timed = True
                 speed = next((s for key, s in self.speeds.items() if key in word), 1.0)
                 ms = 2 * kernel.M * kernel.N * kernel.K / speed / 1e6
-                detail = {"threads": 1, "products_per_sample": 1, "samples_ms": [3 * ms, ms],
+                detail |= {"threads": 1, "products_per_sample": 1, "samples_ms": [3 * ms, ms],
                           "roofline_gflops": [10, 10, 10]}  # fmt: skip
             ops.append(OpResult(op="kernel", detail=detail))
         return cast(JobOutcome, _Outcome(ops, blobs))
@@ -213,6 +216,14 @@ async def test_parts_that_do_not_run_do_not_end_the_others() -> None:
     arm, trials = await chosen(adapter, FIXED, is_fallback=False)
     assert arm.options["split_db"] == "2"
     assert [t.kernel.split for t in trials if t.status == "refused"] == [8]
+
+
+async def test_an_older_source_that_cuts_nothing_is_not_chosen_in_parts() -> None:
+    adapter = Adapter({"parts": 3.0, "": 2.0}, cuts=False)
+    arm, trials = await chosen(adapter, FIXED, is_fallback=False)
+    assert arm.options["split_db"] == "1"
+    dropped = {t.reason for t in trials if t.kernel.split > 1}
+    assert dropped == {"ran in one piece: the kernels of this source are not cut"}
 
 
 async def test_where_nothing_else_is_open_only_the_parts_are_timed() -> None:
