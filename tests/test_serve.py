@@ -433,6 +433,35 @@ async def test_a_connection_that_comes_back_keeps_the_job(
         assert await events(again) == ("frame", {"serial": 1, "path": "./?job=job-1"})
 
 
+async def test_a_tab_that_does_not_answer(
+    page: ServePage, client: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a phone that sleeps or has left: its connection stays. Whoever answers has the session."""
+    monkeypatch.setattr("driver.serve.site.IDLE_S", 0.0)
+    monkeypatch.setattr("driver.serve.tab.ANSWER_S", 0.2)
+    turned: asyncio.Queue[str] = asyncio.Queue()
+    page.tab.on_standing = lambda: turned.put_nowait(page.tab.standing)
+    await claim(client, page)
+    async with stream(client, page, "tab-00001", "load-0001") as first:
+        while (await events(first))[0] != "ask":
+            pass
+        assert await turned.get() == "silent"
+        assert page.tab.connected.is_set()
+        assert await post(client, page, "presence", {"visible": True}) == (204, "")
+        assert await turned.get() == "there"
+        assert await turned.get() == "silent"  # the next question
+        async with stream(client, page, "tab-00002", "load-0002") as second:
+            assert second.status == 200
+            assert await turned.get() == "there"
+            monkeypatch.setattr("driver.serve.site.IDLE_S", 60.0)
+            monkeypatch.setattr("driver.serve.tab.LOST_S", 0.2)
+    while await turned.get() != "gone":
+        pass
+    # An answer that comes late is that of a page which is closing.
+    await post(client, page, "presence", {"visible": False})
+    assert page.tab.standing == "gone"
+
+
 async def test_facts_before_a_browser_came(
     page: ServePage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

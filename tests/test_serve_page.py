@@ -22,7 +22,7 @@ from driver.browser import BrowserChoice
 from driver.cli.serve import settings_for
 from driver.errors import LackError
 from driver.plan import evaluator
-from driver.progress import Reporter
+from driver.progress import Reporter, Silent, State
 from driver.receipt import verify
 from driver.serve import serve
 
@@ -59,12 +59,41 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "SAMPLE_S", 0.05)
 
 
+class Told(Silent):
+    """What the terminal says, and what it says that is waited for."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+    def error(self, text: str) -> None:
+        self.lines.append(text)
+
+    def phase(self, state: State) -> None:
+        self.lines.append(state.phase)
+
+    async def until(self, *words: str) -> list[str]:
+        """Waits for lines with these words, one after another; gives all lines up to the last."""
+        end, at = asyncio.get_running_loop().time() + RUN_MS / 1000, 0
+        for word in words:
+            while not any(word in line for line in self.lines[at:]):
+                assert asyncio.get_running_loop().time() < end, (word, self.lines)
+                await asyncio.sleep(0.02)
+            at += next(i for i, line in enumerate(self.lines[at:], 1) if word in line)
+        heard, self.lines = self.lines[:at], self.lines[at:]
+        return heard
+
+
 @asynccontextmanager
-async def serving(preset: object, arms: str, out: Path, lan: bool = False) -> AsyncIterator[str]:
+async def serving(
+    preset: object, arms: str, out: Path, lan: bool = False, told: Told | None = None
+) -> AsyncIterator[str]:
     """`driver serve` in this process; gives the address."""
     opened: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     settings = settings_for(str(preset), arms, None, out, 0, lan, opened.set_result)
-    with Reporter(quiet=True) as reporter:
+    with Reporter(quiet=True) as reporter, reporter.beside(told or Told()):
         session = asyncio.ensure_future(serve(settings, reporter))
         await asyncio.wait({opened, session}, return_when="FIRST_COMPLETED")
         if session.done():
@@ -367,6 +396,50 @@ async def test_a_hidden_page_is_marked_and_a_reload_ends_the_run(
     assert any("frozen" in reason for reason in block["suspect"])
     assert receipt["slots"][-1]["status"] == "failed"
     assert "reloaded" in receipt["slots"][-1]["failure"]["message"]
+
+
+async def test_a_tab_that_was_closed_or_sleeps(
+    chromium: Browser, preset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before and in a run: the terminal says so and what to do; whoever comes back goes on."""
+    monkeypatch.setattr("driver.serve.tab.LOST_S", 0.5)
+    monkeypatch.setattr("driver.serve.tab.ANSWER_S", 2.0)
+    monkeypatch.setattr("driver.serve.site.IDLE_S", 0.5)
+    out, told = tmp_path / "out", Told()
+    context = await chromium.new_context()
+    async with serving(preset, "null:ms=400,null:ms=400", out, told=told) as address:
+        page = await context.new_page()
+        await page.goto(address)
+        await told.until("looking at the browser", "waiting for a start")
+        # An idle page answers when it is asked, and is told of when it does not.
+        async with page.expect_request("**/serve/presence"):
+            pass
+        await context.route("**/serve/presence", lambda route: route.abort())
+        said = "\n".join(await told.until("does not answer", "waiting for the page to come back"))
+        assert "asleep" in said and address in said
+        await context.unroute("**/serve/presence")
+        await told.until("there again", "waiting for a start")
+
+        await page.close()
+        said = "\n".join(await told.until("tab was closed", "waiting for the page to come back"))
+        assert "open the address again" in said and address in said and "Ctrl-C ends" in said
+        page = await context.new_page()
+        await page.goto(address)
+        assert await told.until("there again", "waiting for a start")
+
+        await slot_after_start(page, 2)
+        await page.close()
+        heard = await told.until("slot 2", "tab was closed", "waiting for the page to come back")
+        assert not any("waiting for a start" in line for line in heard)
+        page = await context.new_page()
+        await page.goto(address)
+        await told.until("there again", "waiting for a start")
+        await result_shown(page)
+        await expect(page.locator("#badge")).to_have_text("failed")
+        await expect(page.get_by_role("button", name="Start")).to_be_enabled()
+    await context.close()
+    (receipt,) = receipts(out)
+    assert "tab was closed" in receipt["slots"][-1]["failure"]["message"]
 
 
 async def test_what_is_wrong_is_said_where_it_was_chosen(idle: tuple[Page, Path]) -> None:

@@ -7,15 +7,18 @@ const EVERY_MS = 500;
 // A busy machine delays a timer by tens of milliseconds, a throttled page by a second, a frozen one without end.
 const STALL_MS = 5000;
 
-// Counts from now on; `changed` is called whenever the page is shown, hidden, frozen or thawed.
+// Counts from now on; `changed` is called whenever the page is shown, hidden, frozen or thawed, or has stood still.
 export function watch_presence(changed = () => {}) {
   const seen = { hidden_events: 0, frozen_events: 0, stalled_ms: 0 };
   let last = Date.now(); // the wall clock: others may stand still while the device sleeps
 
   function look() {
     const now = Date.now();
-    if (now - last > STALL_MS) seen.stalled_ms += now - last - EVERY_MS;
+    const stalled_ms = now - last - EVERY_MS;
     last = now;
+    if (stalled_ms <= STALL_MS - EVERY_MS) return;
+    seen.stalled_ms += stalled_ms;
+    changed();
   }
   setInterval(look, EVERY_MS);
   document.addEventListener("visibilitychange", () => {

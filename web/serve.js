@@ -10,11 +10,15 @@ import { say, show } from "./serve_view.js";
 
 const COOKIES = "This page needs a cookie: by it the driver knows the browser that opened the session first. Allow cookies for this address and reload.";
 
+// The driver says something every 15 s at least; a device that slept does not know that its connection is dead.
+const SILENCE_MS = 40_000;
+
 const tab = navigator.cookieEnabled ? (sessionStorage.tab ??= crypto.randomUUID()) : ""; // both are allowed, or none
 const load = crypto.randomUUID(); // a reload is another one
 const form = document.querySelector("#setup");
 let state = null;
 let over = false; // nothing more will come
+let heard = Date.now(); // when the driver last said something
 
 async function post(what, body = {}) {
   const response = await fetch(`serve/${what}`, { method: "POST", body: JSON.stringify(body), keepalive: true });
@@ -40,7 +44,9 @@ const presence = watch_presence(tell_presence);
 function tell_presence() {
   const visible = document.visibilityState === "visible";
   if (!visible && busy()) document.querySelector("#unseen-note").hidden = false;
-  if (state && !over) post("presence", { visible }).catch(() => {});
+  if (!state || over) return;
+  post("presence", { visible }).catch(() => {});
+  if (visible && Date.now() - heard > SILENCE_MS) listen(); // asleep meanwhile: the old stream may be dead
 }
 
 // ------------------------------------------------------------------------------ what the driver tells
@@ -48,6 +54,7 @@ function tell_presence() {
 const busy = () => state?.phase === "running" || state?.phase === "stopping";
 
 function hear_state({ data }) {
+  heard = Date.now();
   const before = state?.phase ?? null;
   state = JSON.parse(data);
   show(state, before);
@@ -73,8 +80,14 @@ async function refused() {
 }
 
 function listen() {
+  heard = Date.now();
+  stream?.close();
   stream = new EventSource(`serve/events?tab=${tab}&load=${load}`);
   stream.addEventListener("state", hear_state);
+  stream.addEventListener("ask", () => {
+    heard = Date.now();
+    tell_presence();
+  });
   stream.addEventListener("frame", ({ data }) => show_frame(JSON.parse(data)));
   stream.addEventListener("error", () => {
     if (over) return;

@@ -29,7 +29,7 @@ from driver.run import Request, run
 from driver.serve.live import PageDisplay, result_of
 from driver.serve.site import ServePage
 from driver.serve.state import BrowserView, Offer, Presence, PresetOffer, State, Wish
-from driver.serve.tab import TabSession, system_of
+from driver.serve.tab import Standing, TabSession, system_of
 from driver.server import JobServer, Site
 from driver.tensors import parameter_count
 
@@ -39,6 +39,14 @@ else:  # what makes certificates takes a while to import, and only `--lan` needs
     certificate = later("driver.serve.certificate")
 
 LOCAL = ("127.0.0.1", "localhost")
+_GONE = "The page is not open any more: its tab was closed, or its connection is lost."
+_SILENT = (
+    "The page does not answer: it may be frozen in the background, asleep with its device, or out "
+    "of the network."
+)
+_BACK = "the page is there again"
+_AGAIN = "To go on, open the address again, in the same browser:"
+_END = "Ctrl-C ends the session; receipts that were written stay."
 _OTHER_PORT = "take another one, or leave it out for any that is free"
 
 
@@ -113,14 +121,17 @@ class Bench:
         self.report = report
         self.browser = TabBrowser(page)
         self.hidden = False
+        self.awaited = ""
+        self.told: Standing = "there"
         page.on_presence = self.presence
+        page.tab.on_standing = self.standing
 
     async def run(self) -> None:
         """Without end: it is cancelled."""
         await self.page.claimed.wait()
         await self.meet()
         while True:
-            self.report.rest("waiting for a start in the page")
+            self.wait_for("waiting for a start in the page")
             await self.bench(await self.wished())
 
     async def meet(self) -> None:
@@ -129,6 +140,7 @@ class Bench:
         facts = session.facts
         self.report.say(f"opened in {facts.name} {facts.version} ({system_of(facts.user_agent)})")
         while True:
+            self.wait_for("looking at the browser")
             load = self.page.tab.load
             try:
                 probed = await probe(session, self.page)
@@ -136,6 +148,7 @@ class Bench:
             except DriverError as error:
                 self.report.error(f"driver: {error}")
                 self.page.show(problem=f"{error}. Reload this page to try again.")
+            self.wait_for("waiting for a reload of the page")
             while load == self.page.tab.load:
                 await asyncio.sleep(0.2)
         self.page.show(
@@ -215,6 +228,42 @@ class Bench:
             self.report.result(self.settings.told(receipt, path))
         earlier = (result, *page.state.earlier) if result else page.state.earlier
         page.show(phase="ready", result=result, earlier=earlier, problem=problem)
+
+    # ----------------------------------------------------------------------- is it there
+
+    def wait_for(self, what: str) -> None:
+        """Nothing is measured; `what` is waited for, as long as there is a page."""
+        self.awaited = what
+        self.say_standing()
+
+    def standing(self) -> None:
+        """The page has gone, does not answer, or is back. A run that this ends says so itself."""
+        now = self.page.tab.standing
+        if self.page.state.phase not in ("running", "stopping"):
+            self.say_standing()
+        elif now == "there":
+            self.report.say(_BACK)
+        elif now == "silent":
+            self.report.error(
+                f"{_SILENT} If it does not come back, its slot fails when its time is up; Ctrl-C "
+                "ends the session now, and what was measured is kept"
+            )
+
+    def say_standing(self) -> None:
+        """What is waited for; and once what a person has to do where that is the page itself."""
+        now, before = self.page.tab.standing, self.told
+        self.told = now
+        if now == "there":
+            if before != "there":
+                self.hidden = False
+                self.report.say(_BACK)
+            self.report.rest(self.awaited)
+            return
+        if now != before:
+            what = _GONE if now == "gone" else f"{_SILENT} Bring it to the front there."
+            addresses = shown_addresses(self.page.addresses, self.settings.lan)
+            self.report.say("\n".join([what, _AGAIN, *(f"  {url}" for url in addresses), _END]))
+        self.report.rest("waiting for the page to come back (Ctrl-C ends)")
 
     def presence(self, presence: Presence) -> None:
         """The page was hidden or is seen again: said where a person may look."""
@@ -331,8 +380,7 @@ def greeting(addresses: tuple[str, ...], made: "certificate.Certificate | None")
             "",
         ]
         return "\n".join(lines)
-    lan = [url for url in addresses if not any(f"//{name}" in url for name in LOCAL)]
-    lines += [f"  {url}" for url in lan]
+    lines += [f"  {url}" for url in shown_addresses(addresses, lan=True)]
     lines += [
         "",
         "The browser will warn that the connection is not private. That is expected: the page",
@@ -350,6 +398,13 @@ def greeting(addresses: tuple[str, ...], made: "certificate.Certificate | None")
         "",
     ]
     return "\n".join(lines)
+
+
+def shown_addresses(addresses: tuple[str, ...], lan: bool) -> tuple[str, ...]:
+    """Those that a person may open: the first on loopback, or all that other devices reach."""
+    if not lan:
+        return addresses[:1]
+    return tuple(url for url in addresses if not any(f"//{name}" in url for name in LOCAL))
 
 
 def _halves(fingerprint: str) -> tuple[str, str]:

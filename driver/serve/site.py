@@ -28,10 +28,13 @@ from driver.server import JobServer, RefusedError, Site, parsed, read_body
 
 PAGE = "serve.html"
 COOKIE = "driver-serve"
+# A browser that was quit, as phones do with those in the background, may come back.
+COOKIE_S = 24 * 3600
 BODY_BYTES = 64 << 10
 # While something is timed the page is told of it no more often: drawing takes time too.
 QUIET_S = 1.0
-# An idle stream says so, or whatever lies between the two may close it.
+# An idle stream asks whether the page still hears it: a phone that went to sleep or left closes
+# nothing. It also keeps whatever lies between the two from closing it.
 IDLE_S = 15.0
 # So often it is looked whether the tab still listens: aiohttp does not tell.
 LOOK_S = 0.5
@@ -121,8 +124,8 @@ class ServePage(JobServer):
         self.tab.introduce(agent, hello, not self._is_here(request.remote or "", agent))
         response = web.Response(status=204)
         response.set_cookie(
-            COOKIE, self._owner, path=f"/{request.match_info['token']}/", httponly=True,
-            samesite="Strict", secure=request.secure,
+            COOKIE, self._owner, path=f"/{request.match_info['token']}/", max_age=COOKIE_S,
+            httponly=True, samesite="Strict", secure=request.secure,
         )  # fmt: skip
         self.claimed.set()
         return response
@@ -158,7 +161,7 @@ class ServePage(JobServer):
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         try:
             await response.prepare(request)
-            await _stream(request, response, stream)
+            await _stream(request, response, stream, self.tab.ask)
         except ConnectionError:
             pass
         finally:
@@ -213,7 +216,9 @@ class ServePage(JobServer):
         return web.Response(status=204)
 
     async def _presence(self, request: web.Request) -> web.StreamResponse:
-        self.on_presence(await _body(request, Presence))
+        presence = await _body(request, Presence)
+        self.tab.answered()
+        self.on_presence(presence)
         return web.Response(status=204)
 
     async def aclose(self) -> None:
@@ -235,8 +240,10 @@ async def _read(path: Path) -> bytes:
         raise RefusedError(404, "this file is not there any more") from None
 
 
-async def _stream(request: web.Request, response: web.StreamResponse, events: Stream) -> None:
-    """Writes events until there are no more, or nobody listens."""
+async def _stream(
+    request: web.Request, response: web.StreamResponse, events: Stream, ask: Callable[[], None]
+) -> None:
+    """Writes events until there are no more, or nobody listens; `ask` sends one where it idles."""
     loop = asyncio.get_running_loop()
     coming, spoken = asyncio.ensure_future(events.get()), loop.time()
     try:
@@ -245,7 +252,7 @@ async def _stream(request: web.Request, response: web.StreamResponse, events: St
             done, _ = await asyncio.wait({coming}, timeout=LOOK_S)
             if not done:
                 if loop.time() - spoken > IDLE_S:
-                    await response.write(b": still here\n\n")
+                    ask()
                     spoken = loop.time()
                 continue
             item = coming.result()

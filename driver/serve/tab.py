@@ -7,7 +7,7 @@ page answers when a frame is gone. A tab that is closed, reloaded or out of reac
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Literal
 from urllib.parse import urlsplit
@@ -20,6 +20,8 @@ from driver.serve.state import Hello
 # A stream that breaks off is opened again by the browser itself within a few seconds.
 LOST_S = 8.0
 CLOSE_S = 6.0
+# A device that sleeps or has left its network breaks nothing off: it just does not answer.
+ANSWER_S = 10.0
 
 # Why facts are missing of a browser that a person opened.
 _NO_PAGE_TELLS = "a person opened the browser, and no page tells"
@@ -104,6 +106,8 @@ def facts_of(user_agent: str, hello: Hello, elsewhere: bool) -> BrowserFacts:
     )
 
 
+# Whether the page is open, as far as is known: it does not answer, or nothing of it is left.
+Standing = Literal["there", "silent", "gone"]
 # Name and data of events for the page; None is the end.
 Stream = asyncio.Queue[tuple[str, str] | None]
 
@@ -117,12 +121,16 @@ class Tab:
         self.load = ""
         """The page load that the stream belongs to; a reload is another one."""
         self.tab = ""
+        self.standing: Standing = "there"
+        self.on_standing: Callable[[], None] = lambda: None
+        """Called whenever `standing` has changed."""
         self._stream: Stream | None = None
         self._page: TabPage | None = None
         self._serial = 0
         self._path: str | None = None
         self._gone = asyncio.Event()
         self._lost: asyncio.TimerHandle | None = None
+        self._unanswered: asyncio.TimerHandle | None = None
 
     def introduce(self, user_agent: str, hello: Hello, elsewhere: bool) -> None:
         """The browser has claimed the session."""
@@ -133,9 +141,9 @@ class Tab:
     def attach(self, tab: str, load: str) -> Stream:
         """A stream has been opened; what is to be sent through it comes in the queue, None ends it.
 
-        Raises SlotError when another tab of the same browser holds the session.
+        Raises SlotError when another tab of the same browser holds the session, and answers.
         """
-        if self._stream and tab != self.tab:
+        if self._stream and tab != self.tab and self.standing == "there":
             raise SlotError(
                 "this session is open in another tab of this browser: go on there, or close that "
                 "tab and reload this one"
@@ -146,13 +154,12 @@ class Tab:
         if load != self.load and self._path is not None:
             self._fail("the page was reloaded while a job ran in it")
             self._path = None
-        if self._lost:
-            self._lost.cancel()
-            self._lost = None
+        self._forget_timers()
         self.tab, self.load = tab, load
         self._stream = asyncio.Queue()
         self._tell_frame()
         self.connected.set()
+        self._stand("there")
         return self._stream
 
     def detach(self, stream: Stream) -> None:
@@ -161,9 +168,22 @@ class Tab:
             return
         self._stream = None
         self.connected.clear()
-        self._lost = asyncio.get_running_loop().call_later(
-            LOST_S, self._fail, "the tab was closed, or its connection was lost"
-        )
+        self._forget_timers()
+        self._lost = asyncio.get_running_loop().call_later(LOST_S, self._leave)
+
+    def ask(self) -> None:
+        """Ask the page for a sign of life; a page that gives none is `silent`."""
+        self.send("ask", "{}")
+        if self._unanswered is None:
+            self._unanswered = asyncio.get_running_loop().call_later(
+                ANSWER_S, self._stand, "silent"
+            )
+
+    def answered(self) -> None:
+        """The page has said something."""
+        if self._stream:
+            self._forget_timers()
+            self._stand("there")
 
     def send(self, event: str, data: str) -> None:
         """Send an event, if a tab is there to hear it."""
@@ -172,10 +192,24 @@ class Tab:
 
     def end(self) -> None:
         """No more events."""
-        if self._lost:
-            self._lost.cancel()
+        self._forget_timers()
         if self._stream:
             self._stream.put_nowait(None)
+
+    def _forget_timers(self) -> None:
+        for timer in (self._lost, self._unanswered):
+            if timer:
+                timer.cancel()
+        self._lost = self._unanswered = None
+
+    def _stand(self, standing: Standing) -> None:
+        if standing != self.standing:
+            self.standing = standing
+            self.on_standing()
+
+    def _leave(self) -> None:
+        self._fail("the tab was closed, or its connection was lost")
+        self._stand("gone")
 
     def _fail(self, reason: str) -> None:
         self._gone.set()
