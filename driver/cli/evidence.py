@@ -25,6 +25,7 @@ from driver.cli.frame import (
     measured,
     opens_browser,
     parse_margin,
+    terminal,
 )
 from driver.errors import UsageError
 from driver.parity import LEAST_BLOCKS, SIDES
@@ -61,7 +62,7 @@ def compare_command(
     spreads = _spreads(db or history.default_path(), rows.receipt, (one.digest, two.digest))
     noise = [compare.larger(*pair) for pair in zip(known_noise(two, one), spreads, strict=True)]
     found = compare.compare_receipts(one, two, limit, noise)
-    print(found.model_dump_json(indent=1) if as_json else report.comparison(found))
+    print(found.model_dump_json(indent=1) if as_json else report.comparison(found, terminal()[0]))
     raise typer.Exit(1 if found.regressed else 0)
 
 
@@ -100,7 +101,7 @@ def reproduce_command(
     )
     new = parse(data)
     found = reproduce.judge(base, new, path.name, limit, known_noise(new, base))
-    print(found.model_dump_json(indent=1) if as_json else report.reproduction(found))
+    print(found.model_dump_json(indent=1) if as_json else report.reproduction(found, terminal()[0]))
     codes = {"agree": 0, "disagree": 1, "not comparable": 2}
     raise typer.Exit(max(codes[found.outcome], 4 if exit_code(new) == 4 else 0))
 
@@ -162,7 +163,7 @@ def calibrate_command(
         plain,
         lambda choice, reporter: calibrate.calibrate(request, choice, reporter),
     )
-    print(found.model_dump_json(indent=1) if as_json else report.calibration(found))
+    print(found.model_dump_json(indent=1) if as_json else report.calibration(found, terminal()[0]))
     if not as_json:
         print(f"\ncalibration: {path}", flush=True)
 

@@ -269,7 +269,8 @@ def compare_command(
     if as_json:
         print(found.model_dump_json(indent=1))
     else:
-        print(report.against_markdown(found) if markdown else report.against(found))
+        text = report.against_markdown(found) if markdown else report.against(found, terminal()[0])
+        print(text)
     raise typer.Exit(1 if found.regressed else 0)
 
 

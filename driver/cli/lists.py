@@ -5,11 +5,9 @@ from typing import Annotated
 
 import typer
 
-from driver import (
-    presets,
-)
+from driver import presets, report
 from driver.arms import MEANINGS, OPTIONS, UNSET
-from driver.cli.frame import JsonOption
+from driver.cli.frame import JsonOption, terminal
 from driver.doctor import DoctorReport
 from driver.errors import UsageError
 from driver.records import (
@@ -26,7 +24,6 @@ from driver.records import (
     Reproduction,
     VerifyAnswer,
 )
-from driver.tensors import model_flops, parameter_count
 from driver.versions import Versions
 
 
@@ -39,17 +36,7 @@ def presets_command(as_json: JsonOption = False) -> None:
     if as_json:
         print(json.dumps([preset.model_dump(mode="json") for preset in loaded], indent=1))
         return
-    widest = max(len(preset.name) for preset in loaded)
-    print(
-        f"{'preset':{widest}} {'L':>3} {'H':>3} {'C':>5} {'T':>4} {'B':>3} {'parameters':>12} "
-        f"{'GFLOP/step':>11}  budget"
-    )
-    for p in loaded:
-        print(
-            f"{p.name:{widest}} {p.n_layer:3} {p.n_head:3} {p.d_model:5} {p.ctx:4} {p.batch:3} "
-            f"{parameter_count(p.model):12,} {model_flops(p.model) / 1e9:11.2f}  {p.budget:6}  "
-            f"{p.description}"
-        )
+    print(report.preset_list(loaded, terminal()[0]))
 
 
 def arms_command(as_json: JsonOption = False) -> None:
@@ -70,20 +57,7 @@ def arms_command(as_json: JsonOption = False) -> None:
         }
         print(json.dumps(tree, indent=1))
         return
-    for name, options in OPTIONS.items():
-        print(f"{name}: {MEANINGS[name]}")
-        for key, option in options.items():
-            choices = " | ".join((*option.choices, *(["auto"] if option.auto else [])))
-            if not option.choices:
-                choices = "a number | auto" if option.auto else "a number"
-            print(f"    {key}={option.default}  {option.meaning} ({choices})")
-        for key, option in UNSET.get(name, {}).items():
-            print(f"    {key}=REV|DIR  {option.meaning}")
-    print("\nwasm and wasm64: kernels=naive | forward | forward-dA | forward-dA-dB sets the three")
-    print("products together; an mm_ option beside it wins. On webgpu matmul= sets all three.")
-    print("tile= sets the tiles of all three; a tile_ option beside it wins.")
-    print("Arms are separated by `,`; options follow `:` and are joined by `+`:")
-    print("    wasm:threads=1+simd=scalar,webgpu:matmul=naive")
+    print(report.arm_list(terminal()[0]))
 
 
 def schema(

@@ -132,7 +132,7 @@ def run(
     if as_json:
         print(json.dumps(documents[0] if len(requests) == 1 else documents, indent=1))
     elif len(rows) > 1:
-        print(report.curve_over_presets(rows))
+        print(report.curve_over_presets(rows, terminal()[0]))
     raise typer.Exit(max(codes))
 
 

@@ -11,6 +11,7 @@ from driver.report.html import html
 from driver.report.junit import junit
 from driver.report.kernels import kernels
 from driver.report.ladder import ladder, ladder_losses
+from driver.report.lists import arm_list, preset_list
 from driver.report.markdown import markdown
 from driver.report.receipt import curve_over_presets, svg, text
 from driver.report.words import Hero, doubts, hero, how_opened, verdict_line
@@ -26,6 +27,7 @@ __all__ = [
     "against",
     "against_markdown",
     "answer",
+    "arm_list",
     "calibration",
     "comparison",
     "curve_over_presets",
@@ -41,6 +43,7 @@ __all__ = [
     "listing",
     "machine_checks",
     "markdown",
+    "preset_list",
     "reproduction",
     "svg",
     "text",

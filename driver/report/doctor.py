@@ -4,42 +4,31 @@ from rich.text import Text
 
 from driver.doctor import DoctorReport
 from driver.report.terminal import (
-    add_row,
+    TextTable,
     new_console,
-    new_table,
     text_of,
     visible,
-    write_line,
 )
 
 _STYLE = {"ok": "green", "missing": "bold red", "warning": "yellow", "unknown": "yellow"}
 _SIGN = {"ok": "✓", "missing": "✗", "warning": "!", "unknown": "?"}
-_NARROW = 70  # below, what was found stands under its name
 
 
 def machine_checks(found: DoctorReport, width: int = 100, colour: bool = False) -> str:
     """A row per check, below it what to do where something is missing; at last whether all is
     there that the driver needs."""
     console = new_console(width, colour)
-    if width < _NARROW:
-        for check in found.checks:
-            style = _STYLE[check.status]
-            write_line(console, f"{_SIGN[check.status]} {check.name}: {check.status}", style)
-            write_line(console, check.value)
-            if check.remedy and check.status != "ok":
-                write_line(console, f"→ {check.remedy}", "bold")
-    else:
-        headings = ("", "check", "state", "found")
-        table = new_table(headings, headings)
-        for check in found.checks:
-            style = _STYLE[check.status]
-            add_row(
-                table, Text(_SIGN[check.status], style=style), check.name,
-                Text(check.status, style=style), check.value,
-            )  # fmt: skip
-            if check.remedy and check.status != "ok":
-                add_row(table, "", "", "", Text(f"→ {check.remedy}", style="bold"))
-        console.print(table)
+    headings = ("", "check", "state", "found")
+    table = TextTable(headings, headings, head=3)
+    for check in found.checks:
+        style = _STYLE[check.status]
+        table.add(
+            Text(_SIGN[check.status], style=style), check.name,
+            Text(check.status, style=style), check.value,
+        )  # fmt: skip
+        if check.remedy and check.status != "ok":
+            table.add("", "", "", Text(f"→ {check.remedy}", style="bold"))
+    console.print(table)
     console.print()
     console.print(Text.assemble(*_summary(found)))
     return text_of(console)

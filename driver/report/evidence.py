@@ -2,13 +2,10 @@
 
 import math
 
-from rich.table import Table
-
 from driver.records import Calibration, CompareReport, Reproduction, VerifyAnswer
 from driver.report.terminal import (
-    add_row,
+    TextTable,
     new_console,
-    new_table,
     number_text,
     text_of,
     visible,
@@ -33,16 +30,15 @@ def verify_answer(answer: VerifyAnswer, most: int = 20) -> str:
     return "\n".join(map(visible, lines))
 
 
-def comparison(found: CompareReport) -> str:
+def comparison(found: CompareReport, width: int = 100) -> str:
     """What `driver compare` found: a line per quantity."""
-    console = new_console(100, False)
-    table = Table(box=None, pad_edge=False)
-    for heading in ("", "base", "new", "new/base", "95% interval", "between runs", "answer"):
-        table.add_column(heading, justify="left" if heading in ("", "answer") else "right")
+    console = new_console(width, False)
+    headings = ("", "base", "new", "new/base", "95% interval", "between runs", "answer")
+    table = TextTable(headings, ("", "answer"))
     for change in found.changes:
         spread = change.between_run_sd
-        add_row(
-            table, change.of, number_text(change.base), number_text(change.new),
+        table.add(
+            change.of, number_text(change.base), number_text(change.new),
             number_text(change.change),
             _range(change.low, change.high), "" if spread is None else f"sd {spread:.2%}",
             change.word,
@@ -60,22 +56,22 @@ def comparison(found: CompareReport) -> str:
     return text_of(console)
 
 
-def reproduction(found: Reproduction) -> str:
+def reproduction(found: Reproduction, width: int = 100) -> str:
     """What `driver reproduce` found."""
-    console = new_console(100, False)
+    console = new_console(width, False)
     headings = ("", "answer", "why")
-    table = new_table(headings, headings)
+    table = TextTable(headings, headings, head=2)
     for aspect in found.aspects:
-        add_row(table, aspect.name, aspect.outcome, aspect.reason)
+        table.add(aspect.name, aspect.outcome, aspect.reason)
     console.print(table)
     write_line(console, f"{found.outcome}: receipt {found.receipt_digest[:12]} as run again in "
                    f"{found.reproduction}")  # fmt: skip
     return text_of(console)
 
 
-def calibration(found: Calibration) -> str:
+def calibration(found: Calibration, width: int = 100) -> str:
     """What `driver calibrate` knows of an arm."""
-    console = new_console(100, False)
+    console = new_console(width, False)
     key = found.key
     write_line(
         console, f"{key.arm}, preset {key.preset}, {key.browser} {key.browser_major}, {key.cpu}"

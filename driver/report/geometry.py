@@ -1,10 +1,9 @@
 """What a step dispatches, as text."""
 
 from rich.console import Console
-from rich.table import Table
 
 from driver.records import GeometryReport, StepGeometry
-from driver.report.terminal import add_row, new_console, new_table, text_of, write_line
+from driver.report.terminal import TextTable, new_console, text_of, write_line
 
 
 def geometry(found: GeometryReport, width: int = 100, colour: bool = False) -> str:
@@ -27,19 +26,19 @@ def geometry(found: GeometryReport, width: int = 100, colour: bool = False) -> s
     return text_of(console)
 
 
-def _presets_table(found: GeometryReport) -> Table:
+def _presets_table(found: GeometryReport) -> TextTable:
     cut = any(preset.adding for preset in found.presets)
     headings = ("a step of", "L", "dispatches", "most", *(["adding parts"] if cut else []),
                 "submits", "created in it: buffers", "bind groups", "pipelines", "buffers in all",
                 "MiB")  # fmt: skip
-    table = new_table(headings, headings[:1])
+    table = TextTable(headings, headings[:1])
     for preset in found.presets:
         counted = preset.counted
         made = ("?", "?", "?")
         if counted:
             made = (str(counted.buffers), str(counted.bind_groups), str(counted.pipelines))
-        add_row(
-            table, preset.preset, str(preset.n_layer), str(preset.dispatches - preset.adding),
+        table.add(
+            preset.preset, str(preset.n_layer), str(preset.dispatches - preset.adding),
             str(preset.most_dispatches), *([f"+{preset.adding}"] if cut else []),
             str(preset.submits), *made, str(preset.buffers),
             f"{preset.buffer_bytes / 2**20:,.0f}",
@@ -49,10 +48,10 @@ def _presets_table(found: GeometryReport) -> Table:
 
 def _dispatches(console: Console, preset: StepGeometry) -> None:
     headings = ("dispatch", "operation", "pipeline", "a step", "workgroup", "workgroups")
-    table = new_table(headings, headings[:3])
+    table = TextTable(headings, headings[:3])
     for row in preset.table:
-        add_row(
-            table, row.label, row.op, row.kernel, str(row.per_step),
+        table.add(
+            row.label, row.op, row.kernel, str(row.per_step),
             "x".join(map(str, row.workgroup)), "x".join(map(str, row.groups)),
         )  # fmt: skip
     console.print(table)

@@ -3,11 +3,10 @@
 from statistics import median
 
 from rich.console import Console
-from rich.table import Table
 
 from driver.records import ArmPlan, Plan, Receipt
 from driver.report.terminal import (
-    add_row,
+    TextTable,
     new_console,
     number_text,
     small_text,
@@ -69,27 +68,25 @@ def comparison_text(receipt: Receipt) -> str:
     return text_of(console)
 
 
-def _table(receipt: Receipt) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for heading in ("", "steps", "final loss", "ms/step", "with cold costs"):
-        table.add_column(heading, justify="right" if heading else "left")
-    add_row(table, "receipt wasm, clip 1", str(STEPS), str(WASM_LOSS), "", f"{WASM_MS:.2f}")
-    add_row(table, "receipt webgpu, no clip", str(STEPS), str(WEBGPU_LOSS), "", f"{WEBGPU_MS:.2f}")
-    add_row(table, "receipt ratio", "", "", "", str(RATIO))
+def _table(receipt: Receipt) -> TextTable:
+    table = TextTable(("", "steps", "final loss", "ms/step", "with cold costs"), ("",))
+    table.add("receipt wasm, clip 1", str(STEPS), str(WASM_LOSS), "", f"{WASM_MS:.2f}")
+    table.add("receipt webgpu, no clip", str(STEPS), str(WEBGPU_LOSS), "", f"{WEBGPU_MS:.2f}")
+    table.add("receipt ratio", "", "", "", str(RATIO))
     cold: list[float | None] = []
     clip = f"clip {receipt.plan.config.grad_clip:g}" if receipt.plan.config.grad_clip else "no clip"
     for arm, summary in zip(receipt.plan.arms, receipt.comparison.arms, strict=True):
         losses = longest_curve(receipt.slots, arm.side)
         cold.append(_with_cold_costs(receipt, arm))
-        add_row(
-            table, f"{arm.side} {arm.name}, {clip}", str(len(losses)),
+        table.add(
+            f"{arm.side} {arm.name}, {clip}", str(len(losses)),
             f"{losses[-1]:.4f}" if losses else "", number_text(summary.median_step_ms),
             number_text(cold[-1]),
         )  # fmt: skip
     a, b = cold
     ratio = a / b if a and b else None
     steady = number_text(receipt.comparison.estimate.ratio)
-    add_row(table, "ratio A/B", "", "", steady, number_text(ratio))
+    table.add("ratio A/B", "", "", steady, number_text(ratio))
     return table
 
 

@@ -8,9 +8,8 @@ from rich.text import Text
 from driver.records import HistoryAdded, HistoryReceipt, HistoryReport
 from driver.report.markdown import plain, table_row
 from driver.report.terminal import (
-    add_row,
+    TextTable,
     new_console,
-    new_table,
     number_text,
     text_of,
     visible,
@@ -37,11 +36,11 @@ def added(found: HistoryAdded) -> str:
 
 def listing(rows: Sequence[HistoryReceipt], width: int = 110, colour: bool = False) -> str:
     """A line per receipt, in the order given."""
-    console = new_console(max(width, 60), colour)
+    console = new_console(width, colour)
     machines = len({row.machine for row in rows}) > 1
     headings = ["date", "preset", "arms", *(["machine"] if machines else []), "browser", "A/B"]
     headings += ["95% interval", "verdict", "digest"]
-    table = new_table(headings, [h for h in headings if h not in ("A/B",)])
+    table = TextTable(headings, [h for h in headings if h != "A/B"], head=3)
     for row in rows:
         style = _STYLE[row.verdict] if colour else ""
         word: str = row.verdict
@@ -49,8 +48,8 @@ def listing(rows: Sequence[HistoryReceipt], width: int = 110, colour: bool = Fal
             word += f" (says {row.verdict_stated})"
         if row.checked != "valid":
             word += f", {row.checked.upper() if row.checked == 'invalid' else row.checked}"
-        add_row(
-            table, date_text(row), row.preset[:40], f"{row.arm_a},{row.arm_b}",
+        table.add(
+            date_text(row), row.preset[:40], f"{row.arm_a},{row.arm_b}",
             *([row.machine[:60]] if machines else []), row.browser[:40], number_text(row.ratio),
             "" if row.ratio_low is None or row.ratio_high is None
             else f"{row.ratio_low:.4g} to {row.ratio_high:.4g}",
@@ -65,15 +64,15 @@ def date_text(row: HistoryReceipt) -> str:
     return f"{row.frozen_utc:%Y-%m-%d %H:%M}" if row.frozen_utc else "no date"
 
 
-def against(found: HistoryReport) -> str:
+def against(found: HistoryReport, width: int = 110) -> str:
     """What `driver history compare` found: a line per quantity and question."""
-    console = new_console(110, False)
+    console = new_console(width, False)
     headings = ("", "against", "runs", "earlier", "new", "new/earlier", "95% interval", "answer")
-    table = new_table(headings, ("", "against", "answer"))
+    table = TextTable(headings, ("", "against", "answer"), head=2)
     for change in found.changes:
         known = change.low is not None and change.high is not None
-        add_row(
-            table, change.of, change.against, str(change.runs), number_text(change.earlier),
+        table.add(
+            change.of, change.against, str(change.runs), number_text(change.earlier),
             number_text(change.new), number_text(change.change),
             f"{change.low:.4g} to {change.high:.4g}" if known else "none", change.word,
         )  # fmt: skip
@@ -114,11 +113,12 @@ def against_markdown(found: HistoryReport) -> str:
 
 def answer(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int = 110) -> str:
     """A query's answer as a table."""
-    console = new_console(max(width, 60), False)
+    console = new_console(width, False)
     numbers = [all(isinstance(row[i], int | float) for row in rows) for i in range(len(columns))]
-    table = new_table(columns, [c for c, right in zip(columns, numbers, strict=True) if not right])
+    words = [c for c, right in zip(columns, numbers, strict=True) if not right]
+    table = TextTable(columns, words, head=0)
     for row in rows:
-        add_row(table, *map(value_text, row))
+        table.add(*map(value_text, row))
     console.print(table)
     write_line(console, f"{len(rows)} row{'s' * (len(rows) != 1)}")
     return text_of(console)

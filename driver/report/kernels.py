@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 
-from rich.table import Table
 from rich.text import Text
 
 from driver.arms import TILE_OF
@@ -11,7 +10,7 @@ from driver.records import (
     Kernel,
     KernelReport,
 )
-from driver.report.terminal import add_row, new_console, number_text, text_of, write_line
+from driver.report.terminal import TextTable, new_console, number_text, text_of, write_line
 
 _WIDE = 100  # columns from which quartiles are shown
 _LEGEND = (
@@ -46,21 +45,18 @@ def kernels(found: KernelReport, width: int = 100, colour: bool = False) -> str:
             )
         return text_of(console)
     wide = width >= _WIDE
-    table = Table(box=None, pad_edge=False)
-    for heading in ("kernel, shape", "tile", "chunks", "error/bound", "speed", "quartiles",
-                    "share", ""):  # fmt: skip
-        if wide or heading != "quartiles":
-            left = heading in ("kernel, shape", "tile", "")
-            table.add_column(heading, justify="left" if left else "right", no_wrap=True)
+    spread = ("quartiles",) if wide else ()
+    headings = ("kernel, shape", "tile", "chunks", "error/bound", "speed", *spread, "share", "")
+    table = TextTable(headings, ("kernel, shape", "tile", ""), head=2)
     group = None
-    for kernel, unit, cells, spread in [*_product_cells(found), *_operation_cells(found)]:
+    for kernel, unit, cells, quartiles in [*_product_cells(found), *_operation_cells(found)]:
         lines = [cells]
         if kernel != group:
             lines.insert(0, (Text(kernel, style="bold"), "", "", "", unit, "", ""))
             group = kernel
         for line in lines:
-            extra = [_spread(spread) if line is cells else ""] if wide else []
-            add_row(table, *line[:5], *extra, *line[5:])
+            extra = [_spread(quartiles) if line is cells else ""] if wide else []
+            table.add(*line[:5], *extra, *line[5:])
     console.print(table)
     console.print()
     for reason in _kernel_failures(found):

@@ -1,6 +1,5 @@
 """What `driver ladder` found, as text."""
 
-from rich.table import Table
 from rich.text import Text
 
 from driver.records import (
@@ -10,9 +9,8 @@ from driver.records import (
 )
 from driver.report.precision import precision_lines
 from driver.report.terminal import (
-    add_row,
+    TextTable,
     new_console,
-    new_table,
     number_text,
     text_of,
     write_line,
@@ -83,23 +81,23 @@ def ladder_losses(found: LadderReport) -> list[str]:
     return lines
 
 
-def _rungs_table(found: LadderReport) -> Table:
+def _rungs_table(found: LadderReport) -> TextTable:
     """Every rung beside what the one before it took in the same run."""
     headings = (found.axis, "ms/step", "before", "times as fast", "95% interval", "",
                 "products apart", "verdict")  # fmt: skip
-    table = new_table(headings, (found.axis, "", "verdict"))
+    table = TextTable(headings, (found.axis, "", "verdict"))
     pairs = {pair.after: pair for pair in found.pairs}
     first = next((pair for pair in found.pairs), None)
     for rung in found.rungs:
         pair = pairs.get(rung.label)
         if rung.status == "unsupported":
-            add_row(table, rung.label, "", "", "", "", Text("unsupported", style="yellow"), "", "")
+            table.add(rung.label, "", "", "", "", Text("unsupported", style="yellow"), "", "")
         elif pair is None:
             ms = first.before_step_ms if first and first.before == rung.label else None
-            add_row(table, rung.label, number_text(ms), "", "", "", "", "", "")
+            table.add(rung.label, number_text(ms), "", "", "", "", "", "")
         else:
-            add_row(
-                table, rung.label, number_text(pair.after_step_ms),
+            table.add(
+                rung.label, number_text(pair.after_step_ms),
                 number_text(pair.before_step_ms),
                 number_text(pair.ratio) if pair.claims else "no claim",
                 _pair_interval(pair) if pair.claims else "",

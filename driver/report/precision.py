@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from driver.records import PrecisionReport, PrecisionRung
-from driver.report.terminal import add_row, new_table, number_text, write_line
+from driver.report.terminal import TextTable, number_text, write_line
 
 _STYLE = {"ok": "green", "failed": "bold red", "unsupported": "yellow", "not run": "yellow"}
 # Checks with a number, as a person would call them.
@@ -47,15 +46,15 @@ def precision_lines(console: Console, found: PrecisionReport) -> None:
     write_line(console, found.limits_rule, "dim")
 
 
-def _facts_table(rungs: Sequence[PrecisionRung]) -> Table:
+def _facts_table(rungs: Sequence[PrecisionRung]) -> TextTable:
     headings = ("", "computes in", "status", "ms/step", "GPU MiB", "final loss", "reference's",
                 "drift", "no numbers")  # fmt: skip
-    table = new_table(headings, headings[:3])
+    table = TextTable(headings, headings[:3])
     for rung in rungs:
         quality = rung.quality
         mib = sum(rung.memory_bytes.values()) / 2**20
-        add_row(
-            table, rung.label, rung.precision, Text(rung.status, style=_STYLE[rung.status]),
+        table.add(
+            rung.label, rung.precision, Text(rung.status, style=_STYLE[rung.status]),
             number_text(rung.step_ms), f"{mib:.2f}" if mib else "",
             f"{quality.loss:.4f}" if quality else "",
             f"{quality.reference_loss:.4f}" if quality else "",
@@ -65,12 +64,10 @@ def _facts_table(rungs: Sequence[PrecisionRung]) -> Table:
     return table
 
 
-def _errors_table(rungs: Sequence[PrecisionRung]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column("largest error against float64", overflow="fold")
+def _errors_table(rungs: Sequence[PrecisionRung]) -> TextTable:
     shown = [rung for rung in rungs if rung.checks]
-    for rung in shown:
-        table.add_column(f"{rung.label} (limit)", justify="right")
+    what = "largest error against float64"
+    table = TextTable((what, *(f"{rung.label} (limit)" for rung in shown)), (what,))
     for name, words in _ERRORS.items():
         cells = []
         for rung in shown:
@@ -80,5 +77,5 @@ def _errors_table(rungs: Sequence[PrecisionRung]) -> Table:
                 if check is None or check.measured is None
                 else f"{check.measured:.1e} ({check.limit:.0e})"
             )
-        add_row(table, words, *cells)
+        table.add(words, *cells)
     return table

@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 
 from rich.console import Console
-from rich.table import Table
 
 from driver.records import (
     ArmPlan,
     Profile,
 )
-from driver.report.terminal import add_row, new_table, number_text, percent_text, write_line
+from driver.report.terminal import TextTable, number_text, percent_text, write_line
 
 PROFILE_HEADINGS = ("operation", "calls", "ms/step", "share", "GFLOP/s")
 PRODUCTS = ("matmul_", "head_")  # how the operations that are matrix products begin
@@ -29,10 +28,10 @@ def profile_of(console: Console, arm: ArmPlan) -> None:
         console.print()
 
 
-def _profile_table(profile: Profile) -> Table:
-    table = new_table(PROFILE_HEADINGS, PROFILE_HEADINGS[:1])
+def _profile_table(profile: Profile) -> TextTable:
+    table = TextTable(PROFILE_HEADINGS, PROFILE_HEADINGS[:1])
     for row in profile_rows(profile):
-        add_row(table, *row)
+        table.add(*row)
     return table
 
 

@@ -5,7 +5,6 @@ import re
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from driver.records import (
@@ -16,9 +15,8 @@ from driver.records import (
 from driver.report.historical import write_comparison
 from driver.report.profile import profile_of
 from driver.report.terminal import (
-    add_row,
+    TextTable,
     new_console,
-    new_table,
     number_text,
     text_of,
     write_line,
@@ -101,28 +99,20 @@ def _page(console: Console, receipt: Receipt) -> None:
     write_line(console, receipt.verdict.headline)
 
 
-def curve_over_presets(rows: Sequence[tuple[str, int, Receipt | None]]) -> str:
+def curve_over_presets(rows: Sequence[tuple[str, int, Receipt | None]], width: int = 100) -> str:
     """One line per preset, small to large; a point that was not measured stays blank."""
-    console = new_console(100, False)
-    table = Table(title="over presets", box=None, pad_edge=False)
-    for heading in (
-        "preset",
-        "parameters",
-        "A ms/step",
-        "B ms/step",
-        "A/B",
-        "95% interval",
-        "verdict",
-    ):
-        table.add_column(heading, justify="left" if heading in ("preset", "verdict") else "right")
+    console = new_console(width, False)
+    write_line(console, "over presets", "bold")
+    headings = ("preset", "parameters", "A ms/step", "B ms/step", "A/B", "95% interval", "verdict")
+    table = TextTable(headings, ("preset", "verdict"))
     for name, parameters, receipt in rows:
         if receipt is None:
-            add_row(table, name, f"{parameters:,}", "", "", "", "", "")
+            table.add(name, f"{parameters:,}", "", "", "", "", "")
             continue
         a, b = receipt.comparison.arms
         estimate = receipt.comparison.estimate
-        add_row(
-            table, name, f"{parameters:,}", number_text(a.median_step_ms),
+        table.add(
+            name, f"{parameters:,}", number_text(a.median_step_ms),
             number_text(b.median_step_ms),
             number_text(estimate.ratio), interval_text(estimate), receipt.verdict.status,
         )  # fmt: skip
@@ -130,14 +120,14 @@ def curve_over_presets(rows: Sequence[tuple[str, int, Receipt | None]]) -> str:
     return text_of(console)
 
 
-def _arms_table(receipt: Receipt) -> Table:
+def _arms_table(receipt: Receipt) -> TextTable:
     headings = ("", "arm", "ms/step", "quartiles", "GFLOP/s", "of roofline", "windows",
                 "first step ms", "compile ms")  # fmt: skip
-    table = new_table(headings, headings[:2])
+    table = TextTable(headings, headings[:2], head=2)
     for summary in receipt.comparison.arms:
         mine = [slot for slot in receipt.slots if slot.side == summary.side]
-        add_row(
-            table, summary.side, summary.arm.partition(":")[0], number_text(summary.median_step_ms),
+        table.add(
+            summary.side, summary.arm.partition(":")[0], number_text(summary.median_step_ms),
             quartiles_text(summary),
             number_text(summary.gflops), roofline_share(receipt, summary), str(summary.windows),
             number_text(first_known(slot.first_step_ms for slot in mine)),
@@ -146,19 +136,9 @@ def _arms_table(receipt: Receipt) -> Table:
     return table
 
 
-def _slots_table(slots: Sequence[Slot]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for heading in (
-        "slot",
-        "block",
-        "side",
-        "status",
-        "ms/step by window",
-        "last loss",
-        "sentinel ms",
-    ):
-        left = heading in ("side", "status", "ms/step by window")
-        table.add_column(heading, justify="left" if left else "right")
+def _slots_table(slots: Sequence[Slot]) -> TextTable:
+    headings = ("slot", "block", "side", "status", "ms/step by window", "last loss", "sentinel ms")
+    table = TextTable(headings, ("side", "status", "ms/step by window"), head=0)
     for slot in slots:
         windows = " ".join(
             number_text(ms / max(1, slot.steps_per_window)) for ms in slot.windows_ms
@@ -166,8 +146,8 @@ def _slots_table(slots: Sequence[Slot]) -> Table:
         status: str = slot.status
         if slot.failure:
             status += f" ({slot.failure.kind}: {slot.failure.message})"
-        add_row(
-            table, str(slot.index), str(slot.block), slot.side, status, windows,
+        table.add(
+            str(slot.index), str(slot.block), slot.side, status, windows,
             f"{slot.losses[-1]:.4f}" if slot.losses else "",
             " / ".join(
                 number_text(min(found))
@@ -178,12 +158,12 @@ def _slots_table(slots: Sequence[Slot]) -> Table:
     return table
 
 
-def _gates_table(gates: Sequence[Gate]) -> Table:
+def _gates_table(gates: Sequence[Gate]) -> TextTable:
     headings = ("gate", "class", "status", "reason")
-    table = new_table(headings, headings)
+    table = TextTable(headings, headings, head=3)
     for gate in gates:
-        add_row(
-            table, gate.name, gate.gate_class, Text(MARK[gate.status], style=_STYLE[gate.status]),
+        table.add(
+            gate.name, gate.gate_class, Text(MARK[gate.status], style=_STYLE[gate.status]),
             gate.reason,
         )  # fmt: skip
     return table
