@@ -110,7 +110,7 @@ def fit_budget(
     used_s: float,
 ) -> tuple[Fit, int, int]:
     """What fits the budget, and the numbers of steps of the reference and of its float32 replicas:
-    none without a step's time.
+    none without a step's time, and no replicas where no arm trains.
 
     Raises BudgetError, with the time that the least run needs, when nothing does.
     """
@@ -125,8 +125,7 @@ def fit_budget(
         least_steps=LEAST_CURVE_TO_LEARN,
     )
     costs = (sides[0].cost, sides[1].cost)
-    trains = any(side.parity.applicable for side in sides)
-    share = 1 - REFERENCE_SHARE if trains and reference_step_s is not None else 1.0
+    share = 1.0 if reference_step_s is None else 1 - REFERENCE_SHARE
     left_ms = (purpose.budget_s - used_s) * 1000
     shape = fit(wishes, costs, BROWSER_MS, left_ms * share)
     if shape is None:
@@ -141,11 +140,11 @@ def fit_budget(
         shape = more_blocks(shape, PILOT_BLOCKS, MOST_BLOCKS, left_ms * share)
     if reference_step_s is None:
         return shape, 0, 0
-    if not trains:
-        return shape, shape.longest, 0
     left_s, step_s = (left_ms - shape.estimated_ms) / 1000, max(reference_step_s, 1e-6)
     replicas_s = REPLICAS * step_s
-    band_steps = int(BAND_SHARE * left_ms / 1000 / replicas_s) or int(replicas_s <= left_s / 2)
+    band_steps = 0
+    if any(side.parity.applicable for side in sides):
+        band_steps = int(BAND_SHARE * left_ms / 1000 / replicas_s) or int(replicas_s <= left_s / 2)
     affordable = int((left_s - band_steps * replicas_s) / step_s)
     reference_steps = max(1, min(shape.longest, affordable))
     return shape, reference_steps, min(band_steps, reference_steps)

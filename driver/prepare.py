@@ -66,6 +66,7 @@ from driver.workload import (
     Workload,
     forward_facts,
     forward_reason,
+    reference_step_s,
 )
 
 # Length of the timing job's windows.
@@ -189,8 +190,9 @@ class Preparation:
         """Time of one float64 reference step, in seconds; None where it takes none."""
         if self.forward_reason:
             return None
-        await self._teach()
-        return self.teacher.step_s
+        if self.teacher.lessons:
+            return self.teacher.step_s
+        return await aside(lambda go_on: reference_step_s(self.workload, go_on))  # nothing trains
 
     async def _teach(self) -> None:
         """The teacher's states and steps, computed once."""
