@@ -4,6 +4,7 @@ import hashlib
 import os
 import subprocess
 import tempfile
+from functools import cache
 from pathlib import Path
 
 import platformdirs
@@ -67,6 +68,16 @@ def evaluator_sha256() -> str:
         "stats",
     ):
         hasher.update((_PACKAGE / f"{name}.py").read_bytes())
+    return hasher.hexdigest()
+
+
+@cache
+def program_sha256() -> str:
+    """SHA-256 over all Python sources of this installation: the same program, the same answers."""
+    hasher = hashlib.sha256()
+    for path in sorted(_PACKAGE.rglob("*.py")):
+        hasher.update(path.relative_to(_PACKAGE).as_posix().encode() + b"\0")
+        hasher.update(hashlib.sha256(path.read_bytes()).digest())
     return hasher.hexdigest()
 
 

@@ -30,13 +30,24 @@ def read_json(path: Path) -> Any:
     Raises ReceiptError when it cannot be read, is larger than 64 MiB, is not JSON, names a key
     twice, holds NaN or Infinity, or is nested too deeply.
     """
+    return _parsed(path, _read(path))
+
+
+def _read(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)  # a device or pipe has no size to ask for
-        if len(data) > MAX_BYTES:
-            raise ReceiptError(f"{path}: a receipt has at most {MAX_BYTES} bytes")
-        text = data.decode("utf-8")
     except (OSError, ValueError) as error:
+        raise ReceiptError(f"{path}: cannot be read ({error})") from error
+    if len(data) > MAX_BYTES:
+        raise ReceiptError(f"{path}: a receipt has at most {MAX_BYTES} bytes")
+    return data
+
+
+def _parsed(path: Path, data: bytes) -> Any:
+    try:
+        text = data.decode("utf-8")
+    except ValueError as error:
         raise ReceiptError(f"{path}: cannot be read ({error})") from error
     try:
         return json.loads(
@@ -54,12 +65,26 @@ def read_json(path: Path) -> Any:
 
 def read_receipt(path: Path) -> Any:
     """As `read_json`; raises ReceiptError as well where the file is another result of ours."""
-    data = read_json(path)
+    return hashed_receipt(path)[0]
+
+
+def hashed_receipt(path: Path) -> tuple[Any, str]:
+    """As `read_receipt`, and the SHA-256 of the bytes that were read."""
+    raw = _read(path)
+    data = _parsed(path, raw)
     other = _OTHERS.get(str(data.get("format"))) if isinstance(data, dict) else None
     if other:
         what, command, hint = other
         raise ReceiptError(f"{path}: this is {what}, written by `{command}`, no receipt; {hint}")
-    return data
+    return data, hashlib.sha256(raw).hexdigest()
+
+
+def file_sha256(path: Path) -> str | None:
+    """Of a file's bytes; None where it cannot be read or is too large to be a receipt."""
+    try:
+        return hashlib.sha256(_read(path)).hexdigest()
+    except ReceiptError:
+        return None
 
 
 def write_json(path: Path, data: Any) -> None:

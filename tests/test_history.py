@@ -17,13 +17,13 @@ import duckdb
 import pytest
 from receipts import Parts, failed_slot, nonfinite, parts, timed
 
-from driver import history
+from driver import history, layout
 from driver.history import rows as rows_module
 from driver.history.database import columns_of
 from driver.layout import ROOT
 from driver.plan import evaluator
 from driver.receipt import digest, parse
-from driver.records import HistoryReceipt, HistorySlot
+from driver.records import HistoryReceipt, HistorySlot, Refused
 from driver.report.trend import picture
 
 Run = Callable[..., tuple[int, str, str]]
@@ -103,7 +103,11 @@ def test_a_folder_is_added_and_the_same_receipt_is_one_entry(
     code, out, _ = driver("history", "add", copy, nights / "night-4.receipt.json", copy, "--db", db,
                           "--json")  # fmt: skip
     found = json.loads(out)
-    assert (code, found["added"], found["renewed"], found["total"]) == (0, 0, 2, 12)
+    counts = ("added", "renewed", "unchanged", "total")
+    assert (code, [found[name] for name in counts]) == (0, [0, 0, 2, 12])
+    code, out, _ = driver("history", "add", copy, "--again", "--db", db, "--json")
+    found = json.loads(out)
+    assert (code, [found[name] for name in counts]) == (0, [0, 1, 0, 12])
     code, out, _ = driver("history", "query", "SELECT count(*) AS n FROM slots", "--db", db,
                           "--json")  # fmt: skip
     assert json.loads(out) == [{"n": 11 * 16 + 3}]
@@ -185,6 +189,51 @@ def test_bad_receipts_are_named_and_the_others_are_added(
     assert len(listed(driver, db, "--verdict", "invalid")) == 2
     # Alone, what does not hold is code 1.
     assert driver("history", "add", tmp_path / "forged.receipt.json", "--db", db)[0] == 1
+
+
+def test_a_file_that_was_added_before_is_not_computed_again(
+    driver: Run, nights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the very same bytes, and only by the very same program; what was wrong is told again."""
+    db, calls = tmp_path / "h.duckdb", list[str]()
+
+    def read(file: Path) -> history.Rows | Refused:
+        calls.append(file.name)
+        return rows_module_read(file)
+
+    rows_module_read = rows_module.read
+    monkeypatch.setattr(rows_module, "read", read)
+    good = json.loads((nights / "night-0.receipt.json").read_text())
+    path = write(tmp_path, "good", good)
+    own = at(parts(), 3).with_plan(evaluator=evaluator())
+    forged = write(tmp_path, "forged", _forged(failed_slot(own).sealed()))
+    (tmp_path / "half.receipt.json").write_text(json.dumps(good)[:5000])
+
+    def add() -> tuple[int, dict[str, Any], list[str]]:
+        calls.clear()
+        code, out, _ = driver("history", "add", tmp_path, "--db", db, "--json")
+        return code, json.loads(out), sorted(calls)
+
+    names = [f"{name}.receipt.json" for name in ("forged", "good", "half")]
+    code, first, read_then = add()
+    assert (code, read_then, first["added"], first["unchanged"]) == (2, names, 2, 0)
+    before = listed(driver, db)
+    code, second, read_then = add()
+    assert (code, read_then, second["unchanged"]) == (2, names[2:], 2)
+    assert (second["added"], second["renewed"], second["total"]) == (0, 0, 2)
+    assert second["invalid"] == first["invalid"] and first["invalid"][0]["file"] == str(forged)
+    assert listed(driver, db) == before
+    # A blank more, and it is another file.
+    path.write_text(path.read_text() + " ")
+    code, third, read_then = add()
+    assert (read_then, third["renewed"], third["unchanged"]) == (names[1:], 1, 1)
+    # Another program may come to something else.
+    with monkeypatch.context() as other:
+        other.setattr(layout, "program_sha256", lambda: "another")
+        code, fourth, read_then = add()
+    assert (read_then, fourth["renewed"], fourth["unchanged"]) == (names, 2, 0)
+    code, out, _ = driver("history", "add", path, "--db", db, "--json")
+    assert json.loads(out)["renewed"] == 1  # its row was the other program's
 
 
 def test_a_place_without_receipts_is_said(driver: Run, tmp_path: Path) -> None:

@@ -205,6 +205,38 @@ def test_a_run_that_fails_is_told_with_its_code(
     assert "no receipt, exit code 2" in (out / "summary.md").read_text()
 
 
+def test_the_picture_of_the_terminal_is_of_a_real_run(
+    preset: Path, browser: BrowserChoice, tmp_path: Path
+) -> None:
+    """The view in the middle of the run, and what it ended with; one file that fetches nothing."""
+    words = ["--preset", preset, "--arms", "null:ms=20,null:ms=10"]
+    done = subprocess.run(
+        [sys.executable, GITHUB / "scripts" / "terminal_picture.py", "terminal.svg", *words],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "DRIVER_BROWSER": browser.path},
+        capture_output=True, text=True, check=False, timeout=500, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (kept,) = (tmp_path / "receipts").glob("*.receipt.json")
+    headline = json.loads(kept.read_text())["verdict"]["headline"]
+    picture = (tmp_path / "terminal.svg").read_text()
+    for said in ("slot 4 of 4", "null ms=20", "A/B", headline.split(".")[0][:40]):
+        assert said in shown(picture)
+    assert "font-face" not in picture and "url(http" not in picture
+
+
+def shown(picture: str) -> str:
+    """The words of an SVG picture of a terminal."""
+    return "".join(ElementTree.fromstring(picture).itertext()).replace("\xa0", " ")
+
+
+def test_pictures_that_the_readme_shows_are_there() -> None:
+    names = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", (ROOT / "README.md").read_text())
+    assert len(names) >= 3
+    for name in names:
+        assert (ROOT / name).stat().st_size < 200_000, name
+    assert "A/B" in shown((GITHUB / "terminal.svg").read_text())
+
+
 @pytest.mark.slow
 def test_a_change_against_its_base(
     script: Script, preset: Path, browser: BrowserChoice, tmp_path: Path

@@ -103,6 +103,10 @@ def add_command(
     receipts: Annotated[
         list[str], typer.Argument(metavar="RECEIPT|FOLDER|GLOB...", help="Where receipts are.")
     ],
+    again: Annotated[
+        bool,
+        typer.Option("--again", help="Compute again what this very program has added before, too."),
+    ] = False,
     db: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -110,7 +114,9 @@ def add_command(
 
     Everything is computed again from the raw data. What is no receipt is
     named and left out (code 2), what contradicts itself is named, marked and
-    kept (code 1), the others are added. The same receipt twice is one entry.
+    kept (code 1), the others are added. The same receipt twice is one entry;
+    a file that was added before, byte for byte and by this very program, is
+    not computed once more.
 
     Example: driver history add receipts/
     """
@@ -118,7 +124,7 @@ def add_command(
         raise UsageError("history add: an empty name; give a receipt, a folder or a pattern")
     path = db or history.default_path()
     files, empty = history.find(receipts)
-    read = history.read_all(files)
+    read = history.read_all(files, {} if again else history.seen(path))
     rows = [one for one in read if isinstance(one, history.Rows)]
     fresh, total = history.add(path, rows) if rows or path.exists() else (0, 0)
     found = HistoryAdded(
@@ -126,16 +132,24 @@ def add_command(
         read=len(files),
         added=fresh,
         renewed=len({row.receipt.digest for row in rows}) - fresh,
+        unchanged=sum(isinstance(one, history.Seen) for one in read),
         total=total,
         invalid=tuple(
-            Refused(file=str(file), reason=one.receipt.fault or "")
+            Refused(file=str(file), reason=fault)
             for file, one in zip(files, read, strict=True)
-            if isinstance(one, history.Rows) and one.receipt.checked == "invalid"
+            if (fault := _fault(one)) is not None
         ),
         unreadable=(*empty, *(one for one in read if isinstance(one, Refused))),
     )
     print(found.model_dump_json(indent=1) if as_json else report.added(found))
     raise typer.Exit(2 if found.unreadable else 1 if found.invalid else 0)
+
+
+def _fault(read: history.Rows | history.Seen | Refused) -> str | None:
+    """What contradicts itself in a receipt that is kept; None where nothing does."""
+    if isinstance(read, history.Rows):
+        return (read.receipt.fault or "") if read.receipt.checked == "invalid" else None
+    return (read.fault or "") if isinstance(read, history.Seen) and read.invalid else None
 
 
 @app.command("list")

@@ -16,8 +16,9 @@ from driver.history.database import (
     opened,
     query,
     receipts,
+    seen,
 )
-from driver.history.rows import Rows, find, read, read_all, read_one
+from driver.history.rows import Rows, Seen, find, read, read_all, read_one
 
 __all__ = [
     "DEFAULT_LAST",
@@ -25,6 +26,7 @@ __all__ = [
     "Answer",
     "Filter",
     "Rows",
+    "Seen",
     "add",
     "by_digest",
     "default_path",
@@ -37,5 +39,6 @@ __all__ = [
     "read_all",
     "read_one",
     "receipts",
+    "seen",
     "spread_of",
 ]

@@ -19,7 +19,7 @@ import duckdb
 
 from driver import layout, store
 from driver.errors import UsageError
-from driver.history.rows import Rows
+from driver.history.rows import Rows, Seen
 from driver.records import HistoryReceipt, HistorySlot, Record
 
 FORMAT = "driver-history/1"
@@ -79,9 +79,47 @@ def add(path: Path, rows: Sequence[Rows]) -> tuple[int, int]:
                 )
             _insert(connection, "receipts", [row.receipt for row in batch])
             _insert(connection, "slots", [slot for row in batch for slot in row.slots])
+        _remember(connection, rows)
         connection.execute("COMMIT")
         total = _count(connection)
     return total - before, total
+
+
+def seen(path: Path) -> dict[str, Seen]:
+    """By the SHA-256 of their bytes, the files that this very program has added to it before.
+
+    Raises UsageError where the database is none of a history.
+    """
+    if not path.exists():
+        return {}
+    with opened(path) as connection:
+        if "seen" not in _names(connection):
+            return {}
+        found = connection.execute(
+            "SELECT file_sha256, digest, checked = 'invalid', fault FROM seen "
+            "JOIN receipts USING (digest) WHERE program = ?",
+            [layout.program_sha256()],
+        ).fetchall()
+    return {file_sha256: Seen(*values) for file_sha256, *values in found}
+
+
+def _remember(connection: duckdb.DuckDBPyConnection, rows: Sequence[Rows]) -> None:
+    """Which files these rows are of, and which program computed them."""
+    connection.execute(
+        "CREATE TABLE IF NOT EXISTS seen (file_sha256 VARCHAR, program VARCHAR, digest VARCHAR)"
+    )
+    program = layout.program_sha256()
+    pairs = {row.file_sha256: row.receipt.digest for row in rows if row.file_sha256}
+    # Another program's entries tell of rows that are no more.
+    connection.execute(
+        "DELETE FROM seen WHERE file_sha256 IN (SELECT unnest($1::VARCHAR[])) "
+        "OR (digest IN (SELECT unnest($2::VARCHAR[])) AND program <> $3)",
+        [list(pairs), list(pairs.values()), program],
+    )
+    connection.execute(
+        "INSERT INTO seen SELECT unnest($1::VARCHAR[]), $2, unnest($3::VARCHAR[])",
+        [list(pairs), program, list(pairs.values())],
+    )
 
 
 def _create(connection: duckdb.DuckDBPyConnection, path: Path) -> None:

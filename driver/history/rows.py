@@ -1,14 +1,16 @@
 """A receipt's file → its rows. Strangers' receipts: whatever is wrong with one is a reason."""
 
 import math
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from glob import glob, has_magic
 from multiprocessing import get_context
 from os import cpu_count
 from pathlib import Path
+from types import MappingProxyType
 
 from driver import store
 from driver.calibration import calibration_key
@@ -41,6 +43,16 @@ class Rows:
 
     receipt: HistoryReceipt
     slots: tuple[HistorySlot, ...]
+    file_sha256: str = ""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the database has of a file that this very program has read before, byte for byte."""
+
+    digest: str
+    invalid: bool
+    fault: str | None
 
 
 # --------------------------------------------------------------------------- files
@@ -65,8 +77,19 @@ def find(places: list[str]) -> tuple[list[Path], list[Refused]]:
     return list(found.values()), empty
 
 
-def read_all(files: list[Path]) -> list[Rows | Refused]:
-    """The rows of every file, in the order of the files; many are read by several processes."""
+def read_all(
+    files: list[Path], seen: Mapping[str, Seen] = MappingProxyType({})
+) -> list[Rows | Seen | Refused]:
+    """The rows of every file, in the order of the files; many are read by several processes.
+
+    `seen` has, by the SHA-256 of their bytes, files that need not be computed again.
+    """
+    known = [seen.get(store.file_sha256(file) or "") if seen else None for file in files]
+    fresh = iter(_read_fresh([f for f, k in zip(files, known, strict=True) if k is None]))
+    return [next(fresh) if one is None else one for one in known]
+
+
+def _read_fresh(files: list[Path]) -> list[Rows | Refused]:
     processes = min(cpu_count() or 1, 8)
     if len(files) < _PARALLEL_FROM or processes == 1:
         return [read(file) for file in files]
@@ -78,11 +101,11 @@ def read_all(files: list[Path]) -> list[Rows | Refused]:
 def read(file: Path) -> Rows | Refused:
     """The rows of one file; Refused, with the reason, where it is no receipt."""
     try:
-        data = store.read_receipt(file)
+        data, file_sha256 = store.hashed_receipt(file)
         checked = examine(data, _evaluator())
         if checked.receipt is None or checked.derived is None:
             return Refused(file=str(file), reason=checked.faults[0])
-        return rows_of(checked, file.name)
+        return replace(rows_of(checked, file.name), file_sha256=file_sha256)
     except ReceiptError as error:
         return Refused(file=str(file), reason=str(error).removeprefix(f"{file}: "))
 

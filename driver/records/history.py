@@ -105,6 +105,9 @@ class HistoryAdded(Record):
     read: int
     added: int = Field(description="receipts that were not there before")
     renewed: int = Field(description="there already; computed again and replaced")
+    unchanged: int = Field(
+        default=0, description="files that this very program has added before, byte for byte"
+    )
     total: int = Field(description="receipts in the database")
     invalid: tuple[Refused, ...] = Field(description="kept and marked: they do not hold")
     unreadable: tuple[Refused, ...] = Field(description="not added")

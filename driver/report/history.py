@@ -28,7 +28,8 @@ def added(found: HistoryAdded) -> str:
         if len(refused) > _MOST_REFUSED:
             lines.append(f"{kind}: and {len(refused) - _MOST_REFUSED} more")
     lines.append(
-        f"{found.added} added, {found.renewed} renewed, {len(found.unreadable)} not added; "
+        f"{found.added} added, {found.renewed} renewed, {found.unchanged} there already, "
+        f"{len(found.unreadable)} not added; "
         f"{found.total} receipts in {found.database}"
     )
     return "\n".join(map(visible, lines))

@@ -1,7 +1,6 @@
 """A receipt as a page of text."""
 
 import io
-import re
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -18,6 +17,7 @@ from driver.report.terminal import (
     TextTable,
     new_console,
     number_text,
+    picture_of,
     text_of,
     write_line,
 )
@@ -53,9 +53,7 @@ def svg(receipt: Receipt, width: int = 120) -> str:
         markup=False,
     )  # fmt: skip
     _page(console, receipt)
-    # Without the web fonts that rich would fetch: the picture is one file.
-    picture = console.export_svg(title="driver report")
-    return re.sub(r"@font-face \{[^}]*\}\s*", "", picture)
+    return picture_of(console, "driver report")
 
 
 def _page(console: Console, receipt: Receipt) -> None:

@@ -1,6 +1,7 @@
 """Text for a terminal or a log: consoles, lines, tables and numbers."""
 
 import io
+import re
 import unicodedata
 from collections.abc import Collection, Iterator, Sequence
 
@@ -98,17 +99,16 @@ class TextTable:
         return [[row[i] for row in self.rows] for i in range(len(self.headings))]
 
     def _stacked(self, console: Console, columns: int) -> Iterator[Text]:
+        deep = min(_INDENT, columns // 8)
         for row in self.rows:
-            indent = 0
+            indent = deep if self.head else 0
             named = Text("  ").join(cell for cell in row[: self.head] if cell.plain.strip())
             if named.plain:
-                for line in named.wrap(console, columns):
-                    yield line
-                    indent = _INDENT
-            for item in self._items(row, columns - _INDENT):
-                for line in item.wrap(console, max(1, columns - indent)):
+                yield from named.wrap(console, columns)
+            for item in self._items(row, columns - deep):
+                for line in item.wrap(console, columns - indent):
                     yield Text.assemble(" " * indent, line)
-                    indent = _INDENT
+                    indent = deep
 
     def _items(self, row: Sequence[Text], columns: int) -> Iterator[Text]:
         """What a row has besides its name: as many cells on a line as have room there."""
@@ -151,6 +151,12 @@ def _width(text: Text) -> int:
 def text_of(console: Console) -> str:
     assert isinstance(console.file, io.StringIO)
     return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().splitlines())
+
+
+def picture_of(console: Console, title: str) -> str:
+    """What a recording console has printed, as a picture of a terminal: SVG."""
+    # Without the web fonts that rich would fetch: the picture is one file.
+    return re.sub(r"@font-face \{[^}]*\}\s*", "", console.export_svg(title=title))
 
 
 def percent_text(value: float | None) -> str:

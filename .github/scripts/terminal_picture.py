@@ -1,0 +1,76 @@
+"""A picture of the terminal: a real run's live view in its middle, and what it ended with.
+
+    python .github/scripts/terminal_picture.py .github/terminal.svg --preset tiny
+
+makes that run, and draws what its display drew. Run it in the checkout.
+"""
+
+import asyncio
+import io
+import sys
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from driver import report, store
+from driver.browser import ChosenBrowser, Wanted
+from driver.cli.frame import browser_for
+from driver.cli.run import requests_for
+from driver.plan import Purpose
+from driver.progress import Reporter, Silent, State
+from driver.progress.view import lines
+from driver.receipt import parse
+from driver.report.terminal import picture_of
+from driver.run import run
+
+COLUMNS = 88
+
+
+class Middle(Silent):
+    """The view of a slot in the middle, as it was when that slot's loss was last told."""
+
+    def __init__(self) -> None:
+        self.view: list[Text] = []
+
+    def step(self, state: State) -> None:
+        if state.slot and state.slot.number == state.slot.slots // 2 + 2:
+            self.view = lines(state, COLUMNS)
+
+
+def main(
+    out: Path, preset: str = "tiny", arms: str = "wasm,webgpu", receipts: Path = Path("receipts")
+) -> None:
+    """Makes the run, keeps its receipt in the folder RECEIPTS, and writes the picture."""
+    purpose = Purpose(0, 0.0)
+    (request,) = requests_for(preset, arms, None, None, None, None, receipts, None, purpose, None)
+    middle = Middle()
+    with Reporter() as reporter, reporter.beside(middle):
+        browser = ChosenBrowser(browser_for(Wanted(), reporter.say))
+        data, path = asyncio.run(run(request, browser, reporter))
+
+    console = Console(file=io.StringIO(), width=COLUMNS, record=True, force_terminal=True)
+    shown = [
+        Text.assemble(("$ ", "dim"), (f"driver run --preset {preset} --arms {arms}", "bold")),
+        *middle.view,
+        Text("\n⋮  and at its end\n", style="dim"),
+        *ending(report.text(parse(data), COLUMNS, True)),
+    ]
+    for line in shown:
+        console.print(line)
+    store.write_text(out, picture_of(console, "driver run"))
+    print(f"{out}: of {path}", file=sys.stderr)
+
+
+def ending(page: str) -> list[Text]:
+    """The report's beginning, up to the table of slots, and its last lines."""
+    found = [Text.from_ansi(line) for line in page.splitlines()]
+    plain = [line.plain for line in found]
+    slots = next(i for i, line in enumerate(plain) if line.split()[:2] == ["slot", "block"])
+    last = len(plain) - plain[::-1].index("")
+    return [*found[:slots], Text("⋮  every slot, every gate\n", style="dim"), *found[last:]]
+
+
+if __name__ == "__main__":
+    typer.run(main)
