@@ -51,7 +51,7 @@ def sha256(data: Any) -> str:
 
 
 def canonical(data: Any) -> bytes:
-    """The RFC 8785 form of JSON data, as `rfc8785.dumps` gives it, in a fifth of its time.
+    """The RFC 8785 form of JSON data, as `rfc8785.dumps` gives it, in a tenth of its time.
 
     json's own encoder differs in how it writes integral and very large or small floats, which are
     written anew; where it could differ in more than that, rfc8785 does it all.
@@ -62,7 +62,14 @@ def canonical(data: Any) -> bytes:
         )
         # Keys are sorted by UTF-16 units, which from here on is another order than Python's.
         if text.isascii() or not _HIGH.search(text):
-            return _REWRITTEN.sub(_rewritten, text).encode()
+            # Without escapes every quote begins or ends a string. The two signs stand for an
+            # escaped backslash and quote: json writes neither of them as it is.
+            plain = text.replace("\\\\", "\0").replace('\\"', "\1")
+            parts = plain.split('"')
+            numbers = "," + '"'.join(parts[::2])  # each number follows one of ,:[
+            if not _LONG.search(numbers):
+                parts[::2] = _rewritten(numbers)[1:].split('"')
+                return '"'.join(parts).replace("\1", '\\"').replace("\0", "\\\\").encode()
     except (ValueError, TypeError):
         pass
     found: bytes = rfc8785.dumps(data)
@@ -70,22 +77,29 @@ def canonical(data: Any) -> bytes:
 
 
 _HIGH = re.compile("[\ud800-\U0010ffff]")
-# Strings, to be passed over; floats that are integral or have an exponent; integers of 16 digits.
-_REWRITTEN = re.compile(
-    r'"[^"\\]*(?:\\.[^"\\]*)*"'
-    r"|-?\d+(?:\.0(?!\d)|(?:\.\d+)?e[+-]\d+)"
-    r"|(?<![\d.])-?\d{16,}(?![\d.e])"
-)
+# Integers that may be beyond 2^53, which rfc8785 refuses.
+_LONG = re.compile(r"[,:\[]-?\d{16,}(?![\d.e])")
+_MINUS_ZERO = re.compile(r"-0(?![\d.])")
+# Floats that Python writes with an exponent, and ECMAScript without.
+_POSITIONAL = re.compile(r"([,:\[]-?)(\d)(?:\.(\d+))?+e(?:-0([56])|\+(1[6-9]|20))(?!\d)")
 
 
-def _rewritten(found: re.Match[str]) -> str:
-    text = found[0]
-    if text[0] == '"':
-        return text
-    if text.endswith(".0") and text != "-0.0":
-        return text[:-2]
-    number: bytes = rfc8785.dumps(int(text) if text.lstrip("-").isdigit() else float(text))
-    return number.decode()
+def _rewritten(numbers: str) -> str:
+    """JSON without its strings, its floats not as Python writes them but as ECMAScript does."""
+    for end in ",]}":
+        numbers = numbers.replace(".0" + end, end)
+    numbers = _MINUS_ZERO.sub("0", numbers.removesuffix(".0"))
+    for digit in "789":
+        numbers = numbers.replace("e-0" + digit, "e-" + digit)
+    return _POSITIONAL.sub(_positional, numbers)
+
+
+def _positional(found: re.Match[str]) -> str:
+    """1.5e-05 → 0.000015, 1.5e+16 → 15000000000000000."""
+    before, first, rest, small, large = found.groups(default="")
+    if small:
+        return f"{before}0.{'0' * (int(small) - 1)}{first}{rest}"
+    return before + (first + rest).ljust(int(large) + 1, "0")
 
 
 def _without_nonfinite(value: Any, path: str, found: list[dict[str, str]]) -> Any:
@@ -125,11 +139,16 @@ def _pointer(key: str) -> str:
 
 
 def restored(data: dict[str, Any]) -> dict[str, Any]:
-    """A copy with the numbers of `nonfinite` put back; raises ReceiptError for a wrong path."""
-    copy: dict[str, Any] = _copied(data)
-    entries = copy.get("nonfinite", [])
+    """The numbers of `nonfinite` put back, in a copy; the data themselves where there are none.
+
+    Raises ReceiptError for a wrong path.
+    """
+    entries = data.get("nonfinite", [])
     if not isinstance(entries, list):
         raise ReceiptError("nonfinite is not a list")
+    if not entries:
+        return data
+    copy: dict[str, Any] = _copied(data)
     for entry in entries:
         path, kind = (entry.get("path"), entry.get("kind")) if isinstance(entry, dict) else (0, 0)
         if not isinstance(path, str) or not path.startswith("/") or str(kind) not in _KINDS:
