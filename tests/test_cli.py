@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -233,6 +234,40 @@ def test_every_command_has_an_example(driver: Run) -> None:
         code, text, _ = driver(name, "--help")
         assert code == 0
         assert f"Example: driver {name}" in text
+
+
+def commands_of(app: Any, *before: str) -> dict[tuple[str, ...], Any]:
+    """Every command of a group and of the groups in it, by its words."""
+    found: dict[tuple[str, ...], Any] = {before: app}
+    for info in app.registered_commands:
+        found[(*before, info.name or info.callback.__name__)] = info.callback
+    for group in app.registered_groups:
+        found |= commands_of(group.typer_instance, *before, group.name)
+    return found
+
+
+@pytest.mark.parametrize("columns", [50, 80, 120])
+@pytest.mark.parametrize("words", commands_of(cli.app), ids=" ".join)
+def test_help_fits_the_terminal(
+    driver: Run, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], columns: int
+) -> None:
+    """Whole words, and no type where an option takes no value."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    code, text, _ = driver(*words, "--help")
+    assert code == 0
+    assert max(map(len, text.splitlines())) <= columns
+    assert "…" not in text and "bool" not in text
+    command = commands_of(cli.app)[words]
+    said = command.info.help if isinstance(command, cli.frame.App) else command.__doc__
+    for word in (said or "").split():
+        assert word in text or "-" in word  # may be broken there
+
+
+def test_paragraphs_of_help_flow(driver: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their lines end where the terminal's do, not where the source's do."""
+    monkeypatch.setenv("COLUMNS", "120")
+    _, text, _ = driver("history", "add", "--help")
+    assert "from the raw data. What is no receipt is named and left out (code 2), what" in text
 
 
 def test_version(driver: Run) -> None:

@@ -9,27 +9,35 @@ from driver.cli.frame import app
 from driver.errors import DriverError, Interrupted, UsageError
 
 # Every command, in the order of the help.
-for name, command in (
-    ("run", run.run),
-    ("serve", serve.serve),
-    ("replay", run.replay),
-    ("kernels", bench.kernels_command),
-    ("geometry", bench.geometry_command),
-    ("ladder", bench.ladder_command),
-    ("verify", receipts.verify),
-    ("report", receipts.report_command),
-    ("compare", evidence.compare_command),
-    ("reproduce", evidence.reproduce_command),
-    ("calibrate", evidence.calibrate_command),
-    ("build", machine.build_command),
-    ("presets", lists.presets_command),
-    ("arms", lists.arms_command),
-    ("doctor", machine.doctor_command),
-    ("setup", machine.setup),
-    ("schema", lists.schema),
-):
-    app.command(name)(command)
-app.add_typer(history.app, name="history")
+for panel, commands in {
+    "Measure": {
+        "run": run.run,
+        "serve": serve.serve,
+        "ladder": bench.ladder_command,
+        "kernels": bench.kernels_command,
+        "geometry": bench.geometry_command,
+        "calibrate": evidence.calibrate_command,
+        "reproduce": evidence.reproduce_command,
+        "replay": run.replay,
+    },
+    "Read receipts": {
+        "report": receipts.report_command,
+        "verify": receipts.verify,
+        "compare": evidence.compare_command,
+    },
+    "Look around": {
+        "doctor": machine.doctor_command,
+        "setup": machine.setup,
+        "build": machine.build_command,
+        "presets": lists.presets_command,
+        "arms": lists.arms_command,
+        "schema": lists.schema,
+    },
+}.items():
+    for name, command in commands.items():
+        app.command(name, rich_help_panel=panel)(command)
+    if panel == "Read receipts":
+        app.add_typer(history.app, name="history", rich_help_panel=panel)
 
 
 def main() -> None:

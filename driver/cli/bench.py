@@ -42,16 +42,22 @@ _AXES = tuple(dict.fromkeys(axis for found in AXES.values() for axis in found))
 def kernels_command(
     arm: Annotated[
         str,
-        typer.Option(help="wasm, wasm64 or webgpu, with options.", autocompletion=complete.arm),
+        typer.Option(
+            metavar="ARM", help="wasm, wasm64 or webgpu, with options.", autocompletion=complete.arm
+        ),
     ] = "wasm",
     op: Annotated[
         str,
-        typer.Option(help=" | ".join(kernels.OPS), autocompletion=complete.among(kernels.OPS)),
+        typer.Option(
+            metavar="NAME", help=" | ".join(kernels.OPS), autocompletion=complete.among(kernels.OPS)
+        ),
     ] = "matmul",
     shapes: Annotated[
-        str, typer.Option(help=f"Joined by commas: {kernels.GRAMMAR}.")
+        str, typer.Option(metavar="SHAPES", help=f"Joined by commas: {kernels.GRAMMAR}.")
     ] = "preset:large",
-    samples: Annotated[int, typer.Option(help="Samples of each kernel.", min=1, max=1000)] = 15,
+    samples: Annotated[
+        int, typer.Option(metavar="N", help="Samples of each kernel.", min=1, max=1000)
+    ] = 15,
     browser: Wanted = FOUND,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -95,11 +101,12 @@ def geometry_command(
     preset: Annotated[
         str,
         typer.Option(
+            metavar="NAMES",
             help="Names or files, joined by commas; all of them if not given.",
             autocompletion=complete.preset_names,
         ),
     ] = "",
-    arm: Annotated[str, typer.Option(help="webgpu, with options.")] = "webgpu",
+    arm: Annotated[str, typer.Option(metavar="ARM", help="webgpu, with options.")] = "webgpu",
     plan_only: Annotated[
         bool, typer.Option("--plan-only", help="Run no step, count nothing.")
     ] = False,
@@ -137,13 +144,18 @@ def ladder_command(
     arm: Annotated[
         str,
         typer.Option(
+            metavar="ARM",
             help="The arm, with options that stay the same on every rung.",
             autocompletion=complete.arm,
         ),
     ] = "wasm",
     axis: Annotated[
         str,
-        typer.Option(help=" | ".join(_AXES), autocompletion=complete.among(_AXES)),
+        typer.Option(
+            metavar="NAME",
+            help="What changes: " + " | ".join(_AXES),
+            autocompletion=complete.among(_AXES),
+        ),
     ] = "kernels",
     blocks: BlocksOption = None,
     seed: SeedOption = None,
@@ -152,7 +164,9 @@ def ladder_command(
     out: OutOption = Path("receipts"),
     budget: Annotated[
         str | None,
-        typer.Option(help="Time in all: 90s, 20m, 1h; default the preset's for every pair."),
+        typer.Option(
+            metavar="TIME", help="Time in all: 90s, 20m, 1h; default the preset's for every pair."
+        ),
     ] = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,

@@ -37,9 +37,11 @@ from driver.run import run as run_preset
 
 
 def compare_command(
-    base: Annotated[Path, typer.Argument(help="The earlier receipt.")],
-    new: Annotated[Path, typer.Argument(help="The later receipt.")],
-    margin: Annotated[str, typer.Option(help="A change within it is none: 2% or 0.02.")] = "2%",
+    base: Annotated[Path, typer.Argument(metavar="BASE", help="The earlier receipt.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="The later receipt.")],
+    margin: Annotated[
+        str, typer.Option(metavar="PART", help="A change within it is none: 2% or 0.02.")
+    ] = "2%",
     db: Annotated[
         Path | None,
         typer.Option("--db", metavar="FILE", help="The history; default in the data folder."),
@@ -68,11 +70,14 @@ def compare_command(
 
 @opens_browser
 def reproduce_command(
-    receipt: Annotated[Path, typer.Argument(help="The receipt to repeat.")],
+    receipt: Annotated[Path, typer.Argument(metavar="RECEIPT", help="The receipt to repeat.")],
     budget: Annotated[
-        str | None, typer.Option(help="Time: 90s, 20m, 1h; default the receipt's own.")
+        str | None,
+        typer.Option(metavar="TIME", help="Time: 90s, 20m, 1h; default the receipt's own."),
     ] = None,
-    margin: Annotated[str, typer.Option(help="A change within it is none.")] = "2%",
+    margin: Annotated[
+        str, typer.Option(metavar="PART", help="A change within it is none: 2% or 0.02.")
+    ] = "2%",
     corpus_file: CorpusOption = None,
     browser: Wanted = FOUND,
     out: OutOption = Path("receipts"),
@@ -110,12 +115,20 @@ def reproduce_command(
 def calibrate_command(
     preset: PresetOption = "small",
     arm: Annotated[
-        str, typer.Option(help="The arm that runs against itself.", autocompletion=complete.arm)
+        str,
+        typer.Option(
+            metavar="ARM", help="The arm that runs against itself.", autocompletion=complete.arm
+        ),
     ] = "wasm",
-    runs: Annotated[int, typer.Option(help="A/A runs.", min=1, max=100)] = 6,
+    runs: Annotated[
+        int, typer.Option(metavar="N", help="Runs of the arm against itself.", min=1, max=100)
+    ] = 6,
     blocks: BlocksOption = None,
     budget: Annotated[
-        str | None, typer.Option(help="Time for all runs; default the preset's for each.")
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Time for all runs: 90s, 20m, 1h; default the preset's for each."
+        ),
     ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Forget earlier calibration runs of this arm here.")

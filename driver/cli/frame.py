@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 from pydantic import ValidationError
 from rich.console import Console
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from driver import (
     compare,
@@ -34,10 +34,46 @@ from driver.progress import Reporter
 from driver.records import Receipt
 
 T = TypeVar("T")
+WIDE_HELP = 72  # columns from which help has panels
 LEAST_COLUMNS = 40  # of a report: with fewer its tables come apart
 
 
-class _Group(TyperGroup):
+class _Help:
+    """Help as a person reads it: paragraphs flow, and a flag has no value to be named."""
+
+    params: list[Any]
+    help: str | None
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        if self.help:
+            self.help = _flowed(self.help)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        # Typer's panels have four columns, for which a narrow terminal has no room.
+        if Console().width < WIDE_HELP:
+            self.rich_markup_mode = None
+        super().format_help(ctx, formatter)  # type: ignore[misc]
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in found:
+            if getattr(param, "is_flag", False) and param.metavar is None:
+                param.metavar = ""
+        return found
+
+
+def _flowed(text: str) -> str:
+    """A docstring with a line for every paragraph, for the terminal to wrap."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+class _Command(_Help, TyperCommand):
+    """One command."""
+
+
+class _Group(_Help, TyperGroup):
     """All commands. A value that an option's or an argument's type refuses is named."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -51,32 +87,63 @@ class _Group(TyperGroup):
                 error.message = f"{shown:.60}{error.message.removeprefix('Input')}"
             raise
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Without panels: what each command does, in full."""
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [(name, (one.help or "").partition("\n")[0]) for name, one in found if one]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
-app = typer.Typer(
-    cls=_Group,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+
+class App(typer.Typer):
+    """A group of commands with this project's way of help and errors."""
+
+    def __init__(self, **named: Any) -> None:
+        super().__init__(
+            cls=_Group,
+            no_args_is_help=True,
+            pretty_exceptions_enable=False,
+            rich_markup_mode="rich",
+            context_settings={"help_option_names": ["-h", "--help"]},
+            **named,
+        )
+
+    def command(self, name: str | None = None, **named: Any) -> Any:
+        return super().command(name, cls=_Command, **named)
+
+
+app = App()
 # What every command that opens a browser offers; `opens_browser` gives them to it.
+BROWSER_PANEL, OUTPUT_PANEL = "Which browser", "Output"
 _BROWSER_OPTIONS: dict[str, tuple[Any, object]] = {
     "browser": (
         Annotated[
             str | None,
             typer.Option(
                 metavar="NAME|PATH",
+                rich_help_panel=BROWSER_PANEL,
                 help=f"{' | '.join(NAMES)}, or an executable; else DRIVER_BROWSER, else one "
                 "that is found.",
             ),
         ],
         None,
     ),
-    "headed": (Annotated[bool, typer.Option("--headed", help="Show the browser's window.")], False),
+    "headed": (
+        Annotated[
+            bool,
+            typer.Option(
+                "--headed", rich_help_panel=BROWSER_PANEL, help="Show the browser's window."
+            ),
+        ],
+        False,
+    ),
     "connect": (
         Annotated[
             str | None,
             typer.Option(
-                metavar="ws://HOST:PORT/", help="A Playwright server that starts the browser."
+                metavar="ws://HOST:PORT/",
+                rich_help_panel=BROWSER_PANEL,
+                help="A Playwright server that starts the browser.",
             ),
         ],
         None,
@@ -86,6 +153,7 @@ _BROWSER_OPTIONS: dict[str, tuple[Any, object]] = {
             str | None,
             typer.Option(
                 metavar="http://HOST:PORT",
+                rich_help_panel=BROWSER_PANEL,
                 help="A browser of Chromium's family that runs already, also on a phone.",
             ),
         ],
@@ -96,6 +164,8 @@ _BROWSER_OPTIONS: dict[str, tuple[Any, object]] = {
             int,
             typer.Option(
                 "--server-port",
+                metavar="N",
+                rich_help_panel=BROWSER_PANEL,
                 min=0,
                 max=65535,
                 help="Port of the driver's page on loopback, for `adb reverse`; 0 is any.",
@@ -104,12 +174,22 @@ _BROWSER_OPTIONS: dict[str, tuple[Any, object]] = {
         0,
     ),
 }
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else on stdout.")]
+JsonOption = Annotated[
+    bool,
+    typer.Option(
+        "--json", rich_help_panel=OUTPUT_PANEL, help="Print JSON and nothing else on stdout."
+    ),
+]
 PresetOption = Annotated[
-    str, typer.Option(help="Name or file.", autocompletion=complete.preset_names)
+    str,
+    typer.Option(
+        metavar="NAME|FILE",
+        help="A preset: a name that `driver presets` lists, or a file.",
+        autocompletion=complete.preset_names,
+    ),
 ]
 BlocksOption = Annotated[
-    int | None, typer.Option(help="Blocks of four slots; default from the preset.")
+    int | None, typer.Option(metavar="N", help="Blocks of four slots; default from the preset.")
 ]
 RunBlocksOption = Annotated[
     str | None,
@@ -120,18 +200,32 @@ RunBlocksOption = Annotated[
     ),
 ]
 SeedOption = Annotated[
-    int | None, typer.Option(help="Seed of weights, batches and order; default from the preset.")
+    int | None,
+    typer.Option(metavar="N", help="Seed of weights, batches and order; default from the preset."),
 ]
 CorpusOption = Annotated[
-    str | None, typer.Option("--corpus", metavar="FILE", help="Train on these bytes.")
+    str | None,
+    typer.Option(
+        "--corpus", metavar="FILE", help="Train on this file's bytes, not on generated text."
+    ),
 ]
-OutOption = Annotated[Path, typer.Option(help="Folder for receipts.")]
+OutOption = Annotated[
+    Path,
+    typer.Option(metavar="FOLDER", rich_help_panel=OUTPUT_PANEL, help="Folder for receipts."),
+]
 QuietOption = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Nothing but the result and errors.")
+    bool,
+    typer.Option(
+        "--quiet", "-q", rich_help_panel=OUTPUT_PANEL, help="Nothing but the result and errors."
+    ),
 ]
 PlainOption = Annotated[
     bool,
-    typer.Option("--plain", help="Progress as lines; so it is anyway where stderr is no terminal."),
+    typer.Option(
+        "--plain",
+        rich_help_panel=OUTPUT_PANEL,
+        help="Progress as lines, as it is anyway where stderr is no terminal.",
+    ),
 ]
 
 
@@ -144,7 +238,10 @@ def _root(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --version: print JSON.")] = False,
 ) -> None:
-    """Trains the same GPT in a browser on two arms, alternated, checked and receipted."""
+    """Trains the same GPT in a browser on two arms, alternated, checked and receipted.
+
+    Begin with `driver doctor` and `driver run --preset small`. Each command says more with --help.
+    """
     if version:
         found = versions.versions()
         print(found.model_dump_json(indent=1) if as_json else versions.text(found))

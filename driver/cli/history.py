@@ -15,15 +15,11 @@ import duckdb
 import typer
 
 from driver import history, report, store
-from driver.cli.frame import JsonOption, gathers, known_noise, parse_margin, terminal
+from driver.cli.frame import App, JsonOption, gathers, known_noise, parse_margin, terminal
 from driver.errors import UsageError
 from driver.records import HistoryAdded, HistoryReceipt, Refused
 
-app = typer.Typer(
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Keep receipts in a database: add, list, plot, query, export, compare.",
-)
+app = App(help="Keep receipts in a database: add, list, plot, query, export, compare.")
 DatabaseOption = Annotated[
     Path | None,
     typer.Option("--db", metavar="FILE", help="The history's file; default in the data folder."),
@@ -66,23 +62,36 @@ _filters = gathers(
     "chosen",
     {
         "machine": (
-            Annotated[str | None, typer.Option(help="Part of the machine's description.")],
+            Annotated[
+                str | None, typer.Option(metavar="TEXT", help="Part of the machine's description.")
+            ],
             None,
         ),
         "browser": (
-            Annotated[str | None, typer.Option(help="Part of the browser, as `chromium 143`.")],
+            Annotated[
+                str | None,
+                typer.Option(metavar="TEXT", help="Part of the browser, as `chromium 143`."),
+            ],
             None,
         ),
-        "preset": (Annotated[str | None, typer.Option(help="The preset's name.")], None),
+        "preset": (
+            Annotated[str | None, typer.Option(metavar="NAME", help="The preset's name.")],
+            None,
+        ),
         "arm": (
             Annotated[
                 str | None,
-                typer.Option(help="An arm's name, or part of it with `:` or `=`: threads=1."),
+                typer.Option(
+                    metavar="TEXT", help="An arm's name, or part of it with `:` or `=`: threads=1."
+                ),
             ],
             None,
         ),
         "verdict": (
-            Annotated[str | None, typer.Option(help="qualified, unqualified, failed, or invalid.")],
+            Annotated[
+                str | None,
+                typer.Option(metavar="WORD", help="qualified, unqualified, failed, or invalid."),
+            ],
             None,
         ),
         "since": (
@@ -92,7 +101,10 @@ _filters = gathers(
             ],
             None,
         ),
-        "last": (Annotated[int | None, typer.Option(help="The newest N of them.", min=1)], None),
+        "last": (
+            Annotated[int | None, typer.Option(metavar="N", help="The newest N of them.", min=1)],
+            None,
+        ),
     },
     _filter,
 )
@@ -227,7 +239,7 @@ def query_command(
 @_filters
 def export_command(
     out: Annotated[Path, typer.Argument(metavar="FILE.parquet", help="Where it goes.")],
-    table: Annotated[str, typer.Option(help="receipts or slots.")] = "receipts",
+    table: Annotated[str, typer.Option(metavar="NAME", help="receipts or slots.")] = "receipts",
     chosen: history.Filter = _ALL,
     db: DatabaseOption = None,
 ) -> None:
@@ -245,7 +257,9 @@ def export_command(
 
 @app.command("compare")
 def compare_command(
-    receipt: Annotated[Path, typer.Argument(help="The new receipt; it need not be added.")],
+    receipt: Annotated[
+        Path, typer.Argument(metavar="RECEIPT", help="The new receipt; it need not be added.")
+    ],
     baseline: Annotated[
         str | None,
         typer.Option(
@@ -256,9 +270,13 @@ def compare_command(
     ] = None,
     last: Annotated[
         int,
-        typer.Option(help="Earlier runs of the same arm, machine and browser.", min=3, max=1000),
+        typer.Option(
+            metavar="N", help="Earlier runs of the same arm, machine and browser.", min=3, max=1000
+        ),
     ] = history.DEFAULT_LAST,
-    margin: Annotated[str, typer.Option(help="A change within it is none: 2% or 0.02.")] = "2%",
+    margin: Annotated[
+        str, typer.Option(metavar="PART", help="A change within it is none: 2% or 0.02.")
+    ] = "2%",
     db: DatabaseOption = None,
     as_json: JsonOption = False,
     markdown: Annotated[

@@ -64,9 +64,10 @@ def schema(
     of: Annotated[
         str,
         typer.Argument(
+            metavar="WHAT",
             help="receipt | kernels | ladder | compare | reproduce | calibrate | verify | "
             "geometry | doctor | version | history-list (one row of it) | history-compare | "
-            "history-add"
+            "history-add",
         ),
     ] = "receipt",
 ) -> None:

@@ -21,7 +21,7 @@ LADDER = LadderReport.model_fields["format"].default
 
 
 def verify(
-    receipts: Annotated[list[Path], typer.Argument(help="Receipt files.")],
+    receipts: Annotated[list[Path], typer.Argument(metavar="RECEIPT...", help="Receipt files.")],
     rebuilds: Annotated[
         bool,
         typer.Option(
@@ -60,7 +60,9 @@ def report_command(
     ],
     out: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="OUT", help="Where it goes; several are told by their ending."),
+        typer.Argument(
+            metavar="OUT", help="File to write; of several, each ending says which is which."
+        ),
     ] = None,
     html: Annotated[
         bool, typer.Option("--html", help="As a page; without OUT beside the receipt.")

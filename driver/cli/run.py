@@ -54,25 +54,32 @@ def run(
     preset: Annotated[
         str,
         typer.Option(
-            help="Name or file; several, separated by commas, give one receipt each.",
+            metavar="NAME|FILE,...",
+            help="A preset: a name that `driver presets` lists, or a file. Several give one "
+            "receipt each.",
             autocompletion=complete.preset_names,
         ),
     ],
     arms: Annotated[
         str,
         typer.Option(
-            help="Two arms A,B; the same arm twice is an A/A run.", autocompletion=complete.arms
+            metavar="A,B",
+            help="Two arms with options, as `driver arms` lists them; the same arm twice is an A/A "
+            "run.",
+            autocompletion=complete.arms,
         ),
     ] = "wasm,webgpu",
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Time for each preset: 90s, 20m, 1h; default from the preset."
+        ),
+    ] = None,
     blocks: RunBlocksOption = None,
     seed: SeedOption = None,
     corpus_file: CorpusOption = None,
     browser: Wanted = FOUND,
     out: OutOption = Path("receipts"),
-    budget: Annotated[
-        str | None,
-        typer.Option(help="Time for each preset: 90s, 20m, 1h; default from the preset."),
-    ] = None,
     pin: Annotated[
         Path | None,
         typer.Option(
@@ -80,13 +87,14 @@ def run(
         ),
     ] = None,
     require: Annotated[
-        str | None, typer.Option(help="`hardware` makes a software adapter a failure.")
+        str | None, typer.Option(metavar="hardware", help="A software adapter is a failure.")
     ] = None,
     question: Annotated[
-        str | None, typer.Option(help="What the run is to answer; stands in the plan.")
+        str | None,
+        typer.Option(metavar="TEXT", help="What the run is to answer; stands in the plan."),
     ] = None,
     tracking_url: Annotated[
-        str | None, typer.Option(help="Where the question is discussed.")
+        str | None, typer.Option(metavar="URL", help="Where the question is discussed.")
     ] = None,
     profile: Annotated[
         bool,
@@ -139,25 +147,32 @@ def run(
 @opens_browser
 def replay(
     case: Annotated[
-        str, typer.Argument(help="A *.case.safetensors file, or a preset: its name or *.toml file.")
+        str,
+        typer.Argument(
+            metavar="CASE|PRESET",
+            help="A *.case.safetensors file, or a preset: its name or *.toml file.",
+        ),
     ],
     arm: Annotated[
         str,
         typer.Option(
+            metavar="ARM",
             help="numpy, numpy:dtype=float32, wasm, wasm64, webgpu, with options.",
             autocompletion=complete.arm,
         ),
     ],
-    out: Annotated[Path, typer.Option(help="Where the result goes.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the result goes.")],
     steps: Annotated[
         int | None,
-        typer.Option(help="Only the first N steps; a preset has those of its longest slot."),
+        typer.Option(
+            metavar="N", help="Only the first N steps; a preset has those of its longest slot."
+        ),
     ] = None,
     seed: SeedOption = None,
     corpus_file: CorpusOption = None,
     browser: Wanted = FOUND,
     timeout: Annotated[
-        str, typer.Option(help="When a page without an answer counts as hung.")
+        str, typer.Option(metavar="TIME", help="When a page without an answer counts as hung.")
     ] = "15m",
     quiet: QuietOption = False,
     plain: PlainOption = False,

@@ -35,15 +35,21 @@ def serve(
     preset: Annotated[
         str,
         typer.Option(
+            metavar="NAME|FILE",
             help="What the page proposes; a file's path is offered beside the names.",
             autocompletion=complete.preset_names,
         ),
     ] = "small",
     arms: Annotated[
         str,
-        typer.Option(help="Two arms A,B that the page proposes.", autocompletion=complete.arms),
+        typer.Option(
+            metavar="A,B", help="Two arms that the page proposes.", autocompletion=complete.arms
+        ),
     ] = "wasm,webgpu",
-    port: Annotated[int, typer.Option(help="0 takes a free one.", min=0, max=65535)] = 0,
+    port: Annotated[
+        int,
+        typer.Option(metavar="N", help="Port of the page; 0 takes a free one.", min=0, max=65535),
+    ] = 0,
     lan: Annotated[
         bool, typer.Option("--lan", help="For other devices: HTTPS on this machine's addresses.")
     ] = False,
