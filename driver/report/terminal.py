@@ -4,6 +4,7 @@ import io
 import re
 import unicodedata
 from collections.abc import Collection, Iterator, Sequence
+from typing import Literal
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -67,7 +68,7 @@ class TextTable:
             return
         table = Table(box=None, pad_edge=False)
         for heading, left, width in zip(self.headings, self.left, widths, strict=True):
-            side = "left" if left else "right"
+            side: Literal["left", "right"] = "left" if left else "right"
             table.add_column(heading, justify=side, overflow="fold", width=width)
         for row in self.rows:
             table.add_row(*row)
