@@ -18,6 +18,7 @@ from driver import report, store
 from driver.browser import ChosenBrowser, Wanted
 from driver.cli.frame import browser_for
 from driver.cli.run import requests_for
+from driver.errors import DriverError
 from driver.plan import Purpose
 from driver.progress import Reporter, Silent, State
 from driver.progress.view import lines
@@ -40,22 +41,34 @@ class Middle(Silent):
 
 
 def main(
-    out: Path, preset: str = "tiny", arms: str = "wasm,webgpu", receipts: Path = Path("receipts")
+    out: Path,
+    preset: str = "tiny",
+    arms: str = "wasm,webgpu",
+    budget: str = "4m",
+    receipts: Path = Path("receipts"),
 ) -> None:
     """Makes the run, keeps its receipt in the folder RECEIPTS, and writes the picture."""
-    purpose = Purpose(0, 0.0)
-    (request,) = requests_for(preset, arms, None, None, None, None, receipts, None, purpose, None)
     middle = Middle()
-    with Reporter() as reporter, reporter.beside(middle):
-        browser = ChosenBrowser(browser_for(Wanted(), reporter.say))
-        data, path = asyncio.run(run(request, browser, reporter))
+    try:
+        (request,) = requests_for(
+            preset, arms, None, None, None, None, receipts, None, Purpose(0, 0.0), budget
+        )
+        store.check_writable(receipts)
+        with Reporter() as reporter, reporter.beside(middle):
+            browser = ChosenBrowser(browser_for(Wanted(), reporter.say))
+            data, path = asyncio.run(run(request, browser, reporter))
+    except DriverError as error:
+        sys.exit(f"no picture: {error}")
 
     console = Console(file=io.StringIO(), width=COLUMNS, record=True, force_terminal=True)
     shown = [
-        Text.assemble(("$ ", "dim"), (f"driver run --preset {preset} --arms {arms}", "bold")),
+        Text.assemble(
+            ("$ ", "dim"), (f"driver run --preset {preset} --arms {arms} --budget {budget}", "bold")
+        ),
         *middle.view,
         Text("\n⋮  and at its end\n", style="dim"),
-        *ending(report.text(parse(data), COLUMNS, True)),
+        *beginning(report.text(parse(data), COLUMNS, True)),
+        Text("⋮  every slot and every gate", style="dim"),
     ]
     for line in shown:
         console.print(line)
@@ -63,13 +76,12 @@ def main(
     print(f"{out}: of {path}", file=sys.stderr)
 
 
-def ending(page: str) -> list[Text]:
-    """The report's beginning, up to the table of slots, and its last lines."""
+def beginning(page: str) -> list[Text]:
+    """The report's lines up to the table of slots."""
     found = [Text.from_ansi(line) for line in page.splitlines()]
-    plain = [line.plain for line in found]
-    slots = next(i for i, line in enumerate(plain) if line.split()[:2] == ["slot", "block"])
-    last = len(plain) - plain[::-1].index("")
-    return [*found[:slots], Text("⋮  every slot, every gate\n", style="dim"), *found[last:]]
+    return found[
+        : next(i for i, line in enumerate(found) if line.plain.split()[:2] == ["slot", "block"])
+    ]
 
 
 if __name__ == "__main__":

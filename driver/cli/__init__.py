@@ -3,13 +3,14 @@
 import io
 import os
 import sys
+from collections.abc import Callable
 
 from driver.cli import bench, evidence, history, lists, machine, receipts, run, serve
 from driver.cli.frame import app
 from driver.errors import DriverError, Interrupted, UsageError
 
 # Every command, in the order of the help.
-for panel, commands in {
+COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "Measure": {
         "run": run.run,
         "serve": serve.serve,
@@ -33,7 +34,8 @@ for panel, commands in {
         "arms": lists.arms_command,
         "schema": lists.schema,
     },
-}.items():
+}
+for panel, commands in COMMANDS.items():
     for name, command in commands.items():
         app.command(name, rich_help_panel=panel)(command)
     if panel == "Read receipts":

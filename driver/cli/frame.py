@@ -34,6 +34,7 @@ from driver.progress import Reporter
 from driver.records import Receipt
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 WIDE_HELP = 72  # columns from which help has panels
 LEAST_COLUMNS = 40  # of a report: with fewer its tables come apart
 
@@ -52,7 +53,8 @@ class _Help:
     def format_help(self, ctx: Any, formatter: Any) -> None:
         # Typer's panels have four columns, for which a narrow terminal has no room.
         if Console().width < WIDE_HELP:
-            self.rich_markup_mode = None
+            command: Any = self
+            command.rich_markup_mode = None
         super().format_help(ctx, formatter)  # type: ignore[misc]
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -108,7 +110,7 @@ class App(typer.Typer):
             **named,
         )
 
-    def command(self, name: str | None = None, **named: Any) -> Any:
+    def command(self, name: str | None = None, **named: Any) -> Callable[[F], F]:
         return super().command(name, cls=_Command, **named)
 
 
