@@ -26,7 +26,7 @@ from driver.receipt import parse
 from driver.report.terminal import picture_of
 from driver.run import run
 
-COLUMNS = 88
+COLUMNS = 92
 
 
 class Middle(Silent):
