@@ -217,9 +217,9 @@ def test_the_picture_of_the_terminal_is_of_a_real_run(
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     (kept,) = (tmp_path / "receipts").glob("*.receipt.json")
-    headline = json.loads(kept.read_text())["verdict"]["headline"]
+    question = json.loads(kept.read_text())["plan"]["question"]
     picture = (tmp_path / "terminal.svg").read_text()
-    for said in ("slot 4 of 4", "null ms=20", "A/B", headline.split(".")[0][:40]):
+    for said in ("slot 4 of 4", "null ms=20", "A/B", question[:60], "unqualified"):
         assert said in shown(picture)
     assert "font-face" not in picture and "url(http" not in picture
 
