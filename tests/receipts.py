@@ -151,7 +151,7 @@ def parts(
         subject=_subject(),
         environment=_environment("hardware" if uses_adapter else "not-applicable"),
         reference=reference,
-        parity=(_parity(arms[0], len(slots)), _parity(arms[1], len(slots))),
+        parity=(_parity(arms[0], slots), _parity(arms[1], slots)),
         slots=tuple(slots),
     )
     if uses_adapter:
@@ -350,13 +350,15 @@ def _reference() -> ReferenceFacts:
     return ReferenceFacts(
         dtype="float64", losses=[1.61 - 0.02 * i for i in range(STEPS)],
         grad_norms=[2.0 - 0.05 * i for i in range(STEPS)],
-        first_step_grad_norms={slot.name: 0.1 for slot in table(CONFIG)},
+        first_step_grad_norms={
+            slot.name: 2.0 / math.sqrt(len(table(CONFIG))) for slot in table(CONFIG)
+        },
         band_grad_norms=[1e-7] * 5, band=[2e-8, 3e-8, 5e-8, 4e-8, 4e-8], band_reason=None,
         band_replicas=8,
     )  # fmt: skip
 
 
-def _parity(arm: ArmPlan, slots: int) -> ArmParity:
+def _parity(arm: ArmPlan, slots: Sequence[Slot]) -> ArmParity:
     if arm.name == "null":
         return ArmParity(side=arm.side, applicable=False, reason="the null arm does not train")
     error = TensorError(rel_l2=3e-7, cosine=1.0, worst_scaled=2e-6)
@@ -370,8 +372,9 @@ def _parity(arm: ArmPlan, slots: int) -> ArmParity:
         for t, state in ((0, "curve"), (1, "curve"), (4, "curve"), (0, "wide"))
     )  # fmt: skip
     return ArmParity(
-        side=arm.side, applicable=True, points=points, export_equal=True, final_slot=slots - 1,
-        final_step=STEPS, final_params=errors,
+        side=arm.side, applicable=True, points=points, export_equal=True,
+        final_slot=next(slot.index for slot in slots if slot.side == arm.side), final_step=STEPS,
+        final_params=errors,
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import shutil
 import signal
 import subprocess
 import sys
@@ -356,6 +357,38 @@ def test_columns_are_the_records_fields() -> None:
 )  # fmt: skip
 def test_filters(driver: Run, kept: Path, arguments: tuple[object, ...], count: int) -> None:
     assert len(listed(driver, kept, *arguments)) == count
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["list"], ["plot", "{folder}/trend.svg"], ["query", "{sql}"], ["add", "{run}"]],
+)
+@pytest.mark.parametrize(
+    "change",
+    [
+        "INSERT INTO receipts (digest) VALUES (NULL)",
+        "UPDATE receipts SET verdict = 'splendid'",
+        "CREATE OR REPLACE TABLE seen (other INTEGER)",
+    ],
+)
+def test_a_database_made_by_hand_gives_no_traceback(
+    kept: Path, nights: Path, tmp_path: Path, driver: Run, command: list[str], change: str
+) -> None:
+    """Rows and tables that the driver did not write: code 2 and the file, or they do not matter."""
+    path = tmp_path / "mine.duckdb"
+    shutil.copy(kept, path)
+    with duckdb.connect(str(path)) as connection:
+        connection.execute(change)
+    run = next(nights.glob("*.json"))
+    sql = "SELECT * FROM receipts"
+    words = [word.format(folder=tmp_path, run=run, sql=sql) for word in command]
+    code, _, err = driver("history", *words, "--db", path)
+    assert code in (0, 1, 2)
+    if "splendid" in change or "NULL" in change:
+        assert code == (2 if command[0] in ("list", "plot") else 0), err
+    if code == 2:
+        assert str(path) in err
+        assert "`driver history add` makes another" in err
 
 
 def test_the_list_is_newest_first_and_readable(driver: Run, kept: Path) -> None:

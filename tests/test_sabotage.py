@@ -459,7 +459,7 @@ BROKEN_WGSL = (
     Broken("causal mask off by one", "attention_forward.wgsl", "keys <= vec4u(rows.",
            "keys <= vec4u(1u + rows.", "parity.grads"),
     Broken("dropped bias gradient", "matmul_backward_db_blocked.wgsl",
-           "    store_sums(column, sum_left);", "", "parity.grads"),
+           "    store_sums(dbias_at, column, sum_left);", "", "parity.grads"),
     Broken("stale buffer: a gradient is added to the last step's", "encoder_backward.wgsl",
            "dwpe[t * C + c] = sum", "dwpe[t * C + c] += sum", "parity.grads"),
     Broken("missing clip", "gradnorm_finish.wgsl", "norm > recipe.grad_clip", "norm < 0.0",
@@ -471,6 +471,13 @@ BROKEN_WGSL = (
     Broken("weight decay on everything", "adamw.wgsl", "select(0.0, recipe.weight_decay, decays)",
            "select(recipe.weight_decay, recipe.weight_decay, decays)", "final.params"),
 )  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", [*BROKEN, *BROKEN_WGSL], ids=lambda f: f"{f.file}: {f.what}")
+def test_what_is_to_be_broken_is_there(fault: Broken) -> None:
+    """So that a kernel's change is seen to need its fault's as well, not only by the slow tests."""
+    real = layout.WEBGPU_SRC if fault.file.endswith(".wgsl") else layout.WASM_SRC
+    assert fault.old in (real / fault.file).read_text()
 
 
 def broken_sources(folder: Path, real: Path, fault: Broken) -> Path:

@@ -16,13 +16,16 @@ from types import UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import duckdb
+from pydantic import ValidationError
 
 from driver import layout, store
 from driver.errors import UsageError
 from driver.history.rows import Rows, Seen
+from driver.receipt import schema_faults
 from driver.records import HistoryReceipt, HistorySlot, Record
 
 FORMAT = "driver-history/1"
+_ANEW = "If it is damaged, `driver history add` makes another from the receipts: name it with --db"
 R = TypeVar("R", bound=Record)
 TABLES: dict[str, type[Record]] = {"receipts": HistoryReceipt, "slots": HistorySlot}
 _BATCH = 2000  # receipts per statement
@@ -197,7 +200,11 @@ def _open(path: Path, read_only: bool) -> Iterator[duckdb.DuckDBPyConnection]:
     try:
         yield connection
     except duckdb.Error as error:
-        raise UsageError(f"{path}: {first_line(error)}") from error
+        raise UsageError(f"{path}: {first_line(error)}. {_ANEW}") from error
+    except ValidationError as error:
+        raise UsageError(
+            f"{path} has a row that no `driver history add` wrote ({schema_faults(error)}). {_ANEW}"
+        ) from error
     finally:
         connection.close()
 

@@ -28,6 +28,8 @@ LEAST_CURVE_TO_LEARN = 8
 LEAST_BLOCKS = 4
 # What telling the driver of a window may always take. On loopback it takes a few milliseconds.
 TELL_MS = 30.0
+# Whatever replicas show: a curve this far off tells nothing of how an arm computes.
+MOST_PARAMS_LIMIT = 10 * PARAMS_LIMIT
 # Judged only where the reference trains too.
 FULL_REFERENCE = (
     "parity.grads", "parity.wide", "parity.params", "parity.key_bias", "curve.loss",
@@ -60,8 +62,8 @@ _PER_SIDE: tuple[tuple[str, GateClass, float | None, str], ...] = (
     ("band.grad_norm", "blocking", None, "the same for gradient norms"),
     ("final.params", "blocking", PARAMS_LIMIT,
      "worst relative L2 error of a parameter at the end of the curve, without those elements; 4 x "
-     "the largest deviation of a float32 replica + 1e-7 where that is more"),
-    ("finite", "blocking", None, "every loss, norm and time is a finite number"),
+     "the largest deviation of a float32 replica + 1e-7 where that is more, at most 5e-4"),
+    ("finite", "blocking", None, "every loss, norm and time is a finite number, no time negative"),
     ("identity", "blocking", None, "what the arm echoed from its worker is what was configured"),
     ("clock", "blocking", 0.1,
      "share of a window by which the page's clock and the driver's own differ, in the window where "
@@ -142,7 +144,7 @@ def _final_params_limit(reference: ReferenceFacts, arm: ArmPlan) -> float:
     """
     end = min(arm.total_steps, len(reference.losses))
     found = [band.rel_l2 for band in reference.band_params if band.step == end]
-    return max(PARAMS_LIMIT, band_limit(found) or 0.0)
+    return max(PARAMS_LIMIT, min(band_limit(found) or 0.0, MOST_PARAMS_LIMIT))
 
 
 def band_limit(deviations: Sequence[float] | None) -> float | None:
@@ -335,15 +337,17 @@ def _finite(mine: Sequence[Slot]) -> Outcome:
     for slot in mine:
         for what in ("losses", "grad_norms", "windows_ms", "arrivals_ms", "tell_ms", "sentinel_ms"):
             for index, value in enumerate(getattr(slot, what)):
-                if not math.isfinite(value):
+                # No norm and no time is below 0, and no window takes none.
+                negative = value < 0 and what != "losses"
+                if not math.isfinite(value) or negative or (value == 0 and what == "windows_ms"):
                     return None, "fail", f"slot {slot.index}: {what}[{index}] is {value}"
         for what in ("compile_ms", "upload_ms", "first_step_ms", "wall_ms"):
             value = getattr(slot, what)
-            if value is not None and not math.isfinite(value):
+            if value is not None and not 0 <= value < math.inf:
                 return None, "fail", f"slot {slot.index}: {what} is {value}"
     if not any(slot.losses for slot in mine):
         return None, "unknown", "no slot reported a loss"
-    return None, "pass", "all numbers are finite"
+    return None, "pass", "all numbers are finite, no time is negative"
 
 
 def _identity(plan: Plan, arm: ArmPlan, environment: Environment, mine: Sequence[Slot]) -> Outcome:

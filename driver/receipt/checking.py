@@ -18,6 +18,7 @@ from driver.errors import ReceiptError
 from driver.parity import SIDES, gate_plans
 from driver.profile import profile_of
 from driver.receipt.deriving import derive
+from driver.receipt.raw import raw_faults
 from driver.receipt.sealing import digest, parse, sha256
 from driver.records import ArmPlan, Comparison, Evaluator, Gate, Plan, Receipt, Verdict
 
@@ -191,6 +192,7 @@ def _contradictions(receipt: Receipt) -> Iterator[str]:
         if plan.preset.get(key, value) != value:
             yield f"plan/preset/{key} is {plan.preset[key]!r:.60}, plan/config has {value!r}"
     yield from _adapter_faults(receipt)
+    yield from raw_faults(receipt)
 
 
 def _arm_faults(receipt: Receipt, arm: ArmPlan, path: str) -> Iterator[str]:

@@ -50,7 +50,7 @@ def comparison(found: CompareReport, width: int = 100) -> str:
             reasons.setdefault(change.reason, []).append(change.of)
     lines = [f"{', '.join(names)}: {reason}" for reason, names in reasons.items()]
     lines += [f"note: {remark}" for remark in found.remarks]
-    lines.append(f"margin {found.margin:.3g}; above 1 is slower; A, B: ms/step")
+    lines.append(f"margin {found.margin:.3g}; above 1 is slower; A, B: mean ms/step of blocks")
     for line in lines:
         write_line(console, line)
     return text_of(console)
