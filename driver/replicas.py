@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from driver.parity import Mask, tensor_error
-from driver.records import ModelConfig
+from driver.records import ModelConfig, ParamsDeviation
 from driver.reference import Arithmetic, Array, Reference, Tensors
 
 REPLICAS = 8
@@ -24,20 +24,12 @@ _STRIP = 32
 
 
 @dataclass(frozen=True)
-class ParamsBand:
-    """Largest relative L2 deviation of a replica's parameter, and which tensor's it is."""
-
-    rel_l2: float
-    tensor: str
-
-
-@dataclass(frozen=True)
 class Band:
     """Largest relative deviation of any replica: step by step, and of parameters at some steps."""
 
     losses: list[float]
     grad_norms: list[float]
-    params: dict[int, ParamsBand]
+    params: dict[int, ParamsDeviation]
 
 
 def band(
@@ -55,7 +47,7 @@ def band(
     steps as the keys of `ends` say, without the elements of `leave_out`."""
     steps = len(tokens)
     worst_loss, worst_norm = [0.0] * steps, [0.0] * steps
-    worst_params: dict[int, ParamsBand] = {}
+    worst_params: dict[int, ParamsDeviation] = {}
     for index in range(REPLICAS):
         rng = _order_of(index)
         replica = Reference(config, relabelled(config, params, rng), np.float32, arithmetic(index))
@@ -73,7 +65,9 @@ def band(
                     error = tensor_error(param, replica.params[name], name, masks.get(name)).rel_l2
                     error = error if math.isfinite(error) else math.inf
                     if step + 1 not in worst_params or error > worst_params[step + 1].rel_l2:
-                        worst_params[step + 1] = ParamsBand(error, name)
+                        worst_params[step + 1] = ParamsDeviation(
+                            step=step + 1, rel_l2=error, tensor=name
+                        )
             on_step(index * steps + step + 1)
     return Band(worst_loss, worst_norm, worst_params)
 

@@ -16,7 +16,7 @@ from driver.corpus import Corpus, batches
 from driver.jobs import read_refusal, state_echo
 from driver.parity import GRADS_LIMIT, PARAMS_LIMIT, Mask, undetermined
 from driver.presets import Preset
-from driver.records import ModelConfig, ParamsDeviation, ReferenceFacts, Section
+from driver.records import ModelConfig, ReferenceFacts, Section
 from driver.reference import Reference, StepResult, Tensors, clip_scale, loss_only
 from driver.replicas import REPLICAS, band
 from driver.tensors import F32, State, flatten, initial_flat, unflatten
@@ -215,10 +215,7 @@ def with_band(
         update={
             "band": found.losses,
             "band_grad_norms": found.grad_norms,
-            "band_params": tuple(
-                ParamsDeviation(step=step, rel_l2=worst.rel_l2, tensor=worst.tensor)
-                for step, worst in sorted(found.params.items())
-            ),
+            "band_params": tuple(worst for _, worst in sorted(found.params.items())),
             "band_replicas": REPLICAS,
             "band_reason": None,
         }
