@@ -763,8 +763,9 @@ _JSON = st.recursive(
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.integers(-(2**70), 2**70).map(float)
     | st.text()
-    | st.text('"\\1.0e+-16,:[]{} \n\x7f\u2028\ue000\U0001f600'),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    | st.text('"\\1.0e+-16,:[]{} \n\x7f\u2028\ue000\U0001f600\0u')
+    | st.floats(9e-7, 2e-5),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.text('"\\0u\0'), inner),
     max_leaves=20,
 )
 

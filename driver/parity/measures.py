@@ -7,7 +7,7 @@ well (`undetermined`): those elements' parameters are left out.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from driver.records import CurveError, ReferenceFacts, Side, Slot, TensorError
 
 Array = NDArray[Any]
 Mask = NDArray[np.bool_]
+Curve = Sequence[float]
 
 # What a gradient of one step and a parameter after it may be off, in relative L2.
 GRADS_LIMIT = 2e-5
@@ -95,13 +96,13 @@ def key_bias_ratio(grads: Mapping[str, Array]) -> float:
 
 def curve_error(reference: ReferenceFacts, slots: Iterable[Slot], side: Side) -> CurveError:
     """Largest relative error of `side`'s losses and norms over the reference's prefix."""
-    steps, loss, norm = 0, _Worst(), _Worst()
+    steps, loss, norm = 0, _Worst(_second), _Worst(_second)
     for slot in slots:
         if slot.side != side:
             continue
         steps = max(steps, min(len(slot.losses), len(reference.losses)))
-        loss.add(slot.losses, reference.losses, reference.losses)
-        norm.add(slot.grad_norms, reference.grad_norms, reference.grad_norms)
+        loss.add(slot.losses, reference.losses)
+        norm.add(slot.grad_norms, reference.grad_norms)
     return CurveError(
         steps=steps, loss=loss.value, loss_step=loss.step, grad_norm=norm.value,
         grad_norm_step=norm.step,
@@ -126,15 +127,15 @@ def slots_by_block(slots: Sequence[Slot]) -> dict[int, list[Slot]]:
 
 def paired_drift(slots: Sequence[Slot]) -> CurveError:
     """|A−B| / max(|A|, |B|) at every step, between all A and B slots of the same block."""
-    steps, loss, norm = 0, _Worst(), _Worst()
+    steps, loss, norm = 0, _Worst(_larger), _Worst(_larger)
     by_block = slots_by_block(slots)
     for a in slots:
         for b in by_block[a.block] if a.side == "A" else ():
             if b.side != "B":
                 continue
             steps = max(steps, min(len(a.losses), len(b.losses)))
-            loss.add(a.losses, b.losses, _larger(a.losses, b.losses))
-            norm.add(a.grad_norms, b.grad_norms, _larger(a.grad_norms, b.grad_norms))
+            loss.add(a.losses, b.losses)
+            norm.add(a.grad_norms, b.grad_norms)
     return CurveError(
         steps=steps, loss=loss.value, loss_step=loss.step, grad_norm=norm.value,
         grad_norm_step=norm.step,
@@ -173,8 +174,12 @@ def _same(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
     return repr(a) == repr(b)  # NaN equals NaN here, as its bits do
 
 
-def _larger(a: Sequence[float], b: Sequence[float]) -> list[float]:
+def _larger(a: Curve, b: Curve) -> Curve:
     return [max(abs(x), abs(y)) for x, y in zip(a, b, strict=False)]
+
+
+def _second(_: Curve, b: Curve) -> Curve:
+    return b
 
 
 def _relative(xs: Sequence[float], ys: Sequence[float], scales: Sequence[float]) -> Iterator[float]:
@@ -203,12 +208,18 @@ def nan_max(a: float, b: float) -> float:
 class _Worst:
     """Running maximum of |x − y| / |scale| with the step where it lies; NaN wins."""
 
-    def __init__(self) -> None:
+    def __init__(self, scale: Callable[[Curve, Curve], Curve]) -> None:
         self.value: float | None = None
         self.step: int | None = None
+        self._scale = scale
+        self._added: set[tuple[Curve, Curve]] = set()
 
-    def add(self, xs: Sequence[float], ys: Sequence[float], scales: Sequence[float]) -> None:
-        for step, error in enumerate(_relative(xs, ys, scales)):
+    def add(self, xs: Curve, ys: Curve) -> None:
+        pair = tuple(xs), tuple(ys)
+        if pair in self._added:  # most slots of an arm give the same bits
+            return
+        self._added.add(pair)
+        for step, error in enumerate(_relative(xs, ys, self._scale(xs, ys))):
             worse = self.value is None or math.isnan(error) or error > self.value
             if worse and not (self.value is not None and math.isnan(self.value)):
                 self.value, self.step = error, step
