@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from driver.errors import ArmError, Unsupported
-from driver.records import ArmJob, Pinned, Product, Record
+from driver.records import ArmJob, ArmPlan, Pinned, Product, Record
 
 Value = str | int | float | bool
 AUTO = "auto"
@@ -32,6 +32,7 @@ class Option:
     auto: bool = False
     numbers: bool = False
     text: bool = False
+    usual: tuple[str, ...] = ()  # goes without saying where two arms are told apart in a few words
 
     def parse(self, arm: str, key: str, text: str) -> Value:
         """The value that `text` means; raises ArmError."""
@@ -78,8 +79,9 @@ TILES = {
     "simd128": ("4x8", "5x8", "6x8", "8x8", "4x12"),
     "relaxed": ("4x8", "5x8", "6x8", "8x8", "4x12"),
 }
-_TILE = {"choices": ("2x4", "4x4", "4x8", "5x8", "6x8", "8x8", "4x12"), "auto": True}
-_PRODUCT = {"choices": ("naive", "blocked"), "auto": True}
+_SIZES = ("2x4", "4x4", "4x8", "5x8", "6x8", "8x8", "4x12")
+_TILE = {"choices": _SIZES, "auto": True, "usual": _SIZES}
+_PRODUCT = {"choices": ("naive", "blocked"), "auto": True, "usual": ("blocked",)}
 _WASM: dict[str, Option] = {
     "threads": Option(AUTO, "threads of the fork-join pool", low=1, high=256, auto=True),
     "simd": Option(
@@ -88,12 +90,14 @@ _WASM: dict[str, Option] = {
         choices=("scalar", "simd128", "relaxed"),
         aliases=(("off", "scalar"), ("on", "simd128")),
         auto=True,
+        usual=("relaxed",),
     ),
     "shared": Option(
         AUTO,
         "memory that threads share; off: a module without threads",
         choices=("on", "off"),
         auto=True,
+        usual=("on",),
     ),
     "mm_fwd": Option(AUTO, "kernel of the product A·B", **_PRODUCT),  # type: ignore[arg-type]
     "mm_da": Option(AUTO, "kernel of the product dC·Bᵀ", **_PRODUCT),  # type: ignore[arg-type]
@@ -111,8 +115,8 @@ GPU_TILES = ("8x8", "8x4", "4x8", "4x4")
 WORKGROUPS = ("8x8", "16x4", "4x16", "16x16")
 # Parts into which the depth of the blocked Aᵀ·dC is cut, the default first.
 SPLITS = ("1", "2", "4", "8", "16")
-_VARIANT = {"choices": VARIANTS, "auto": True}
-_GPU_TILE = {"choices": GPU_TILES, "auto": True}
+_VARIANT = {"choices": VARIANTS, "auto": True, "usual": tuple(v for v in VARIANTS if v != "naive")}
+_GPU_TILE = {"choices": GPU_TILES, "auto": True, "usual": GPU_TILES}
 _WEBGPU: dict[str, Option] = {
     "mm_fwd": Option(AUTO, "variant of the product A·B", **_VARIANT),  # type: ignore[arg-type]
     "mm_da": Option(AUTO, "variant of the product dC·Bᵀ", **_VARIANT),  # type: ignore[arg-type]
@@ -125,12 +129,14 @@ _WEBGPU: dict[str, Option] = {
         "parts into which the depth of the blocked Aᵀ·dC is cut; another dispatch adds them",
         choices=SPLITS,
         auto=True,
+        usual=SPLITS,
     ),
     "workgroup": Option(
         AUTO,
         "invocations of a workgroup of the blocked and naive products, x by y",
         choices=WORKGROUPS,
         auto=True,
+        usual=WORKGROUPS,
     ),
     "f16": Option(
         "off",
@@ -218,6 +224,25 @@ def canonical(name: str, options: dict[str, Value]) -> str:
     """`name:key=value+…` with keys sorted."""
     shown = "+".join(f"{key}={options[key]}" for key in sorted(options))
     return f"{name}:{shown}" if shown else name
+
+
+def in_few_words(a: ArmPlan, b: ArmPlan) -> tuple[str, str]:
+    """Two arms as `name key=value …`, each with what makes it more or less than usual, threads
+    among it, and with what tells it from the other where both have the same name.
+    """
+    return _few_words(a, b), _few_words(b, a)
+
+
+def _few_words(arm: ArmPlan, other: ArmPlan) -> str:
+    table = OPTIONS.get(arm.name, {})
+    said = [
+        f"{key}={value}"
+        for key, value in sorted(arm.options.items())
+        if key not in table
+        or value not in (table[key].default, *table[key].usual)
+        or (other.name == arm.name and other.options.get(key) != value)
+    ]
+    return " ".join([arm.name, *said])
 
 
 def parse_arm(text: str) -> ArmSpec:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from driver.arms import given_losses
+from driver.arms import given_losses, in_few_words
 from driver.browser import Browser, Session
 from driver.jobs import (
     JobMaker,
@@ -70,7 +70,7 @@ class Blocks:
 
     async def run(self) -> None:
         """All blocks, each in a fresh browser after an unrecorded priming slot."""
-        self.report.slots(_labels(self.measured.plan), self.measured.plan)
+        self.report.slots(in_few_words(*self.measured.plan.arms), self.measured.plan)
         for block, order in enumerate(self.measured.plan.order):
             if block >= self._planned():
                 break
@@ -185,17 +185,6 @@ class Blocks:
             plan = self.measured.plan
             return plan.estimated_s * (slots - index) / (4 * len(plan.order))
         return (time.monotonic() - self.began) * (slots - index) / index
-
-
-def _labels(plan: Plan) -> tuple[str, str]:
-    """The arms' names, each with the options in which it differs from the other."""
-    a, b = plan.arms
-    one, two = (
-        " ".join([arm.name, *(f"{k}={v}" for k, v in sorted(arm.options.items())
-                              if other.name == arm.name and other.options.get(k) != v)])
-        for arm, other in ((a, b), (b, a))
-    )  # fmt: skip
-    return one, two
 
 
 def deadline_s(plan: Plan, arm: ArmPlan) -> float:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import receipts
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ from driver.arms import (
     canonical,
     chosen_text,
     gpu_variants,
+    in_few_words,
     parse_arm,
     parse_arms,
     resolve,
@@ -91,6 +93,29 @@ def test_the_parts_are_echoed() -> None:
     assert chosen_text(arm.options, "mm_db") == "blocked 8x4 in 8x8 in 4 parts"
     assert chosen_text(arm.options, "mm_fwd") == "blocked 8x4 in 8x8"
     assert resolve(parse_arm("webgpu"), FEATURES).options["split_db"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "words"),
+    [
+        ("wasm", "webgpu", ("wasm threads=6", "webgpu")),
+        ("wasm:simd=off+threads=1", "webgpu:f16=storage",
+         ("wasm simd=scalar threads=1", "webgpu f16=storage")),
+        ("wasm:threads=2", "wasm:threads=2", ("wasm threads=2", "wasm threads=2")),
+        ("wasm:tile_fwd=6x8+threads=2", "wasm:threads=2",
+         ("wasm threads=2 tile_fwd=6x8", "wasm threads=2 tile_fwd=4x8")),
+        ("wasm:tile_fwd=6x8+threads=2", "wasm64:threads=2", ("wasm threads=2", "wasm64 threads=2")),
+        ("webgpu:mm_db=naive", "webgpu:split_db=4",
+         ("webgpu mm_db=naive split_db=1", "webgpu mm_db=blocked split_db=4")),
+        ("null", "null:ms=7", ("null ms=5.0", "null ms=7.0")),
+    ],
+)  # fmt: skip
+def test_two_arms_in_few_words(a: str, b: str, words: tuple[str, str]) -> None:
+    plans = []
+    for text, plan in zip((a, b), receipts.parts().plan.arms, strict=True):
+        arm = resolve(parse_arm(text), FEATURES)
+        plans.append(plan.model_copy(update={"name": arm.name, "options": arm.options}))
+    assert in_few_words(*plans) == words
 
 
 @given(specs())

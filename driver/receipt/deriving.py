@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from driver.arms import in_few_words
 from driver.parity import NAMES, judge, precision_of
 from driver.receipt.sealing import portable, seal
 from driver.records import (
@@ -150,7 +151,8 @@ def _headline(plan: Plan, environment: Environment, comparison: Comparison, stat
         f"{ratio:.3g} times in the mean over {estimate.blocks} block(s), {interval}; median "
         f"windows of A and B {times} ms/step"
     )
-    one, other = f"{fast.side} {fast.canonical}", f"{slow.side} {slow.canonical}"
+    words = dict(zip("AB", in_few_words(a, b), strict=True))
+    one, other = (f"{arm.side} ({words[arm.side]})" for arm in (fast, slow))
     if estimate.word == "unsure":
         return f"Unsure whether {one} is faster than {other} ({figures}) {scope}"
     if estimate.word == "equivalent":
