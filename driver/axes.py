@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from driver.arms import (
+    AUTO,
     GPU_TILES,
     OPTIONS,
     SPLITS,
@@ -99,6 +100,13 @@ def axis_of(arm: ArmSpec, name: str) -> Axis:
         f"--axis {name}: arm {arm.name} has no such axis; {has}. "
         f"Arms with a ladder: {', '.join(AXES)}"
     )
+
+
+def check(name: str, arm: ArmSpec) -> None:
+    """Raises ArmError where the arm has no such axis or fixes what it changes, on any machine."""
+    given = {key: value for key, value in arm.options.items() if value != AUTO}
+    anywhere = {"threads": 2, "simd": "relaxed"} | given
+    steps(name, arm, ArmJob(name=arm.name, module="", options=anywhere))
 
 
 def steps(name: str, arm: ArmSpec, here: ArmJob) -> tuple[Step, ...]:

@@ -112,9 +112,10 @@ def _config(path: Path, text: str | None) -> ModelConfig:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "config"
-        raise CaseError(
-            f"{path}: config: {where}: {first['msg']} (value {first['input']!r:.200})"
-        ) from error
+        # What is wrong with all of it, or lacks, has no value of its own to show.
+        whole = isinstance(first["input"], dict)
+        value = "" if whole else f" (value {first['input']!r:.200})"
+        raise CaseError(f"{path}: config: {where}: {first['msg']}{value}") from error
 
 
 def _tokens(path: Path, config: ModelConfig, tokens: NDArray[Any] | None) -> NDArray[np.int32]:

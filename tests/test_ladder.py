@@ -25,7 +25,7 @@ from driver.arms import (
     parse_arm,
     resolve,
 )
-from driver.axes import AXES, Axis, axis_of, steps
+from driver.axes import AXES, Axis, steps
 from driver.cli import bench as bench_commands
 from driver.errors import ArmError
 from driver.ladder import fastest, measured, pin_tiles
@@ -145,10 +145,24 @@ def test_an_axis_changes_its_own_options_alone(arm: str) -> None:
     ],
 )
 def test_refused_axes(axis: str, arm: str, said: str) -> None:
+    """Before a browser is opened, and beside what is there."""
     spec = parse_arm(arm)
     with pytest.raises(ArmError, match=said):
-        axis_of(spec, axis)
-        steps(axis, spec, resolve(spec, FEATURES))
+        axes.check(axis, spec)
+    with pytest.raises(ArmError, match=said):
+        steps(
+            axis, spec, ArmJob(name=spec.name, module="", options={"threads": 6, "simd": "relaxed"})
+        )
+
+
+@pytest.mark.parametrize(
+    ("arm", "own"),
+    [("wasm:simd=scalar", "simd"), ("wasm64:threads=2", "threads"), ("webgpu:tile=8x8", "tile")],
+)
+def test_no_axis_is_refused_that_the_arm_leaves_open(arm: str, own: str) -> None:
+    spec = parse_arm(arm)
+    for axis in set(AXES[spec.name]) - {own}:
+        axes.check(axis, spec)
 
 
 class Tuner:

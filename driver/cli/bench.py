@@ -6,13 +6,14 @@ from typing import Annotated
 import typer
 
 from driver import (
+    axes,
     geometry,
     kernels,
     ladder,
     presets,
     report,
 )
-from driver.axes import AXES, axis_of
+from driver.axes import AXES
 from driver.browser import FOUND, Wanted
 from driver.cli import complete
 from driver.cli.frame import (
@@ -181,7 +182,7 @@ def ladder_command(
     """
     check_numbers(blocks, seed)
     spec, loaded = arm_for(arm), presets.load(preset)
-    axis_of(spec, axis)
+    axes.check(axis, spec)
     request = ladder.Request(
         preset=loaded,
         arm=spec,

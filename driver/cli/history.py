@@ -4,7 +4,7 @@ import csv
 import json
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -13,6 +13,8 @@ from typing import Annotated, Any
 
 import duckdb
 import typer
+from rich.console import Console
+from rich.progress import Progress
 
 from driver import history, report, store
 from driver.cli.frame import App, JsonOption, gathers, known_noise, parse_margin, terminal
@@ -136,7 +138,8 @@ def add_command(
         raise UsageError("history add: an empty name; give a receipt, a folder or a pattern")
     path = db or history.default_path()
     files, empty = history.find(receipts)
-    read = history.read_all(files, {} if again else history.seen(path))
+    with _reading(as_json) as told:
+        read = history.read_all(files, {} if again else history.seen(path), told)
     rows = [one for one in read if isinstance(one, history.Rows)]
     fresh, total = history.add(path, rows) if rows or path.exists() else (0, 0)
     found = HistoryAdded(
@@ -155,6 +158,16 @@ def add_command(
     )
     print(found.model_dump_json(indent=1) if as_json else report.added(found))
     raise typer.Exit(2 if found.unreadable else 1 if found.invalid else 0)
+
+
+@contextmanager
+def _reading(as_json: bool) -> Iterator[Callable[[int, int], None]]:
+    """How far reading many receipts is, on a terminal."""
+    console = Console(stderr=True)
+    still = as_json or not console.is_terminal or console.is_dumb_terminal
+    with Progress(console=console, transient=True, disable=still) as progress:
+        task = progress.add_task("receipts", total=None)
+        yield lambda done, of: progress.update(task, completed=done, total=of)
 
 
 def _fault(read: history.Rows | history.Seen | Refused) -> str | None:

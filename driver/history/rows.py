@@ -1,8 +1,10 @@
 """A receipt's file → its rows. Strangers' receipts: whatever is wrong with one is a reason."""
 
+import gc
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -34,6 +36,7 @@ from driver.stats import step_ms
 
 PATTERN = "*.receipt.json"
 _PARALLEL_FROM = 200  # files: below that, starting processes takes longer than reading
+_COLLECT_EVERY = 50_000  # objects
 _LONGEST = 2000  # letters of a stranger's text that are kept
 
 
@@ -78,24 +81,39 @@ def find(places: list[str]) -> tuple[list[Path], list[Refused]]:
 
 
 def read_all(
-    files: list[Path], seen: Mapping[str, Seen] = MappingProxyType({})
+    files: list[Path],
+    seen: Mapping[str, Seen] = MappingProxyType({}),
+    told: Callable[[int, int], None] = lambda *_: None,
 ) -> list[Rows | Seen | Refused]:
     """The rows of every file, in the order of the files; many are read by several processes.
 
-    `seen` has, by the SHA-256 of their bytes, files that need not be computed again.
+    `seen` has, by the SHA-256 of their bytes, files that need not be computed again. `told` hears,
+    file by file, how many of the others are done, and of how many.
     """
     known = [seen.get(store.file_sha256(file) or "") if seen else None for file in files]
-    fresh = iter(_read_fresh([f for f, k in zip(files, known, strict=True) if k is None]))
-    return [next(fresh) if one is None else one for one in known]
+    fresh = [file for file, found in zip(files, known, strict=True) if found is None]
+    made: list[Rows | Refused] = []
+    with _reader(len(fresh)) as read_each:
+        for one in read_each(fresh):
+            made.append(one)
+            told(len(made), len(fresh))
+    left = iter(made)
+    return [next(left) if one is None else one for one in known]
 
 
-def _read_fresh(files: list[Path]) -> list[Rows | Refused]:
+@contextmanager
+def _reader(files: int) -> Iterator[Callable[[list[Path]], Iterator[Rows | Refused]]]:
+    """What reads so many files, one after another in their order."""
     processes = min(cpu_count() or 1, 8)
-    if len(files) < _PARALLEL_FROM or processes == 1:
-        return [read(file) for file in files]
-    chunk = max(1, min(50, len(files) // (4 * processes)))
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        return list(pool.map(read, files, chunksize=chunk))
+    if files < _PARALLEL_FROM or processes == 1:
+        yield lambda some: map(read, some)
+        return
+    chunk = max(1, min(50, files // (4 * processes)))
+    # What is read has no cycles; looking for some costs a tenth of the time.
+    with ProcessPoolExecutor(
+        processes, get_context("spawn"), gc.set_threshold, (_COLLECT_EVERY,)
+    ) as pool:
+        yield lambda some: pool.map(read, some, chunksize=chunk)
 
 
 def read(file: Path) -> Rows | Refused:
