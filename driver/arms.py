@@ -228,21 +228,44 @@ def canonical(name: str, options: dict[str, Value]) -> str:
 
 def in_few_words(a: ArmPlan, b: ArmPlan) -> tuple[str, str]:
     """Two arms as `name key=value …`, each with what makes it more or less than usual, threads
-    among it, and with what tells it from the other where both have the same name.
+    among it, and with what sets it apart from the other.
     """
-    return _few_words(a, b), _few_words(b, a)
+    keys = _apart(a, b)
+    return _few_words(a, keys), _few_words(b, keys)
 
 
-def _few_words(arm: ArmPlan, other: ArmPlan) -> str:
-    table = OPTIONS.get(arm.name, {})
+def told_apart(a: ArmPlan, b: ArmPlan) -> tuple[str, str]:
+    """What sets two arms of the same name apart, `mm_da=naive` each; empty for other names."""
+    keys = sorted(_apart(a, b))
+    one, other = (
+        " ".join(f"{key}={arm.options[key]}" for key in keys if key in arm.options)
+        for arm in (a, b)
+    )
+    return one, other
+
+
+def _few_words(arm: ArmPlan, apart: set[str]) -> str:
     said = [
         f"{key}={value}"
         for key, value in sorted(arm.options.items())
-        if key not in table
-        or value not in (table[key].default, *table[key].usual)
-        or (other.name == arm.name and other.options.get(key) != value)
+        if key in apart or not _is_usual(arm, key)
     ]
     return " ".join([arm.name, *said])
+
+
+def _apart(a: ArmPlan, b: ArmPlan) -> set[str]:
+    """Options in which arms of one name differ; usual values only where they differ in no other."""
+    if a.name != b.name:
+        return set()
+    keys = a.options.keys() | b.options.keys()
+    differing = {key for key in keys if a.options.get(key) != b.options.get(key)}
+    telling = {key for key in differing if not (_is_usual(a, key) and _is_usual(b, key))}
+    return telling or differing
+
+
+def _is_usual(arm: ArmPlan, key: str) -> bool:
+    option = OPTIONS.get(arm.name, {}).get(key)
+    return option is not None and arm.options.get(key) in (option.default, *option.usual)
 
 
 def parse_arm(text: str) -> ArmSpec:

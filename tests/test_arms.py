@@ -24,6 +24,7 @@ from driver.arms import (
     parse_arm,
     parse_arms,
     resolve,
+    told_apart,
 )
 from driver.errors import ArmError, Unsupported
 
@@ -106,7 +107,9 @@ def test_the_parts_are_echoed() -> None:
          ("wasm threads=2 tile_fwd=6x8", "wasm threads=2 tile_fwd=4x8")),
         ("wasm:tile_fwd=6x8+threads=2", "wasm64:threads=2", ("wasm threads=2", "wasm64 threads=2")),
         ("webgpu:mm_db=naive", "webgpu:split_db=4",
-         ("webgpu mm_db=naive split_db=1", "webgpu mm_db=blocked split_db=4")),
+         ("webgpu mm_db=naive", "webgpu mm_db=blocked")),
+        ("wasm:simd=off+threads=2", "wasm:threads=2",
+         ("wasm simd=scalar threads=2", "wasm simd=relaxed threads=2")),
         ("null", "null:ms=7", ("null ms=5.0", "null ms=7.0")),
     ],
 )  # fmt: skip
@@ -116,6 +119,10 @@ def test_two_arms_in_few_words(a: str, b: str, words: tuple[str, str]) -> None:
         arm = resolve(parse_arm(text), FEATURES)
         plans.append(plan.model_copy(update={"name": arm.name, "options": arm.options}))
     assert in_few_words(*plans) == words
+    for told, few in zip(told_apart(*plans), words, strict=True):
+        assert set(told.split()) <= set(few.split())
+    same_name = plans[0].name == plans[1].name
+    assert any(told_apart(*plans)) == (same_name and plans[0].options != plans[1].options)
 
 
 @given(specs())

@@ -1,10 +1,11 @@
 """A receipt's findings in plain words, the same for every kind of report."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from driver.adapter import best_sample
+from driver.arms import told_apart
 from driver.receipt import Examination, from_the_faster_side
 from driver.records import BY_HAND, ArmPlan, ArmSummary, Estimate, Receipt, Side, Slot
 from driver.report.terminal import number_text, small_text
@@ -208,20 +209,8 @@ def hero(receipt: Receipt) -> Hero:
 
 def _named(receipt: Receipt, arm: ArmPlan) -> str:
     """`B wasm`, with what sets it apart where the other arm has that name too and it is short."""
-    own = own_options(receipt.plan.arms)["AB".index(arm.side)]
+    own = told_apart(*receipt.plan.arms)["AB".index(arm.side)]
     return f"{arm.side} {arm.name}" + (f" ({own})" if 0 < len(own) <= 60 else "")
-
-
-def own_options(arms: Sequence[ArmPlan]) -> tuple[str, ...]:
-    """What sets two arms of the same name apart, `mm_da=naive` each; empty for other names."""
-    a, b = arms
-    if a.name != b.name:
-        return "", ""
-    sets = [set(arm.options.items()) for arm in (a, b)]
-    return tuple(
-        " ".join(f"{key}={value}" for key, value in sorted(mine - other))
-        for mine, other in ((sets[0], sets[1]), (sets[1], sets[0]))
-    )
 
 
 def longest_curve(slots: Iterable[Slot], side: Side) -> list[float]:
