@@ -480,6 +480,7 @@ def test_a_ladder_with_a_rung_that_does_not_run(
     assert "scalar → simd128: no proven gain" in printed
 
 
+@pytest.mark.slow
 def test_a_ladder_of_precision(climb: Climb) -> None:
     """Halves stay within limits that are in the receipt, and the report tells what came of them."""
     words = (

@@ -1,7 +1,8 @@
 // The step's scalars: mean loss, global gradient norm, clip factor. The gradients themselves stay as
 // they are; adamw multiplies by the two parts of the factor, whose product may be too small for a float.
 // One workgroup of 256: every invocation sums a strided share of the losses (ROWS) and of the partial
-// squares (PARTIALS); the shares are then added in halves.
+// squares (PARTIALS); the first 64 then take the others' shares, and add theirs in halves. Workgroup memory
+// is no larger than that needs: filling it with zeros, which WebGPU asks for, is code to compile on some.
 
 override ROWS: u32;
 override PARTIALS: u32;
@@ -31,15 +32,21 @@ struct Facts {
 @group(0) @binding(4) var<storage, read_write> clip: array<f32>;       // two factors
 @group(0) @binding(5) var<storage, read_write> results: array<vec2f>;  // (loss, norm), a ring
 
-var<workgroup> parts: array<vec4f, 256>;
+var<workgroup> parts: array<vec4f, 64>;
 
 @compute @workgroup_size(256)
 fn main(@builtin(local_invocation_index) local: u32) {
   var share = vec4f();
   for (var i = local; i < PARTIALS; i += 256u) { share += partials[i]; }
   for (var i = local; i < ROWS; i += 256u) { share.w += losses[i]; }
-  parts[local] = share;
-  for (var half = 128u; half > 0u; half /= 2u) {
+  for (var quarter = 3u; quarter > 0u; quarter--) {
+    if (local / 64u == quarter) { parts[local % 64u] = share; }
+    workgroupBarrier();
+    if (local < 64u) { share += parts[local]; }
+    workgroupBarrier();
+  }
+  if (local < 64u) { parts[local] = share; }
+  for (var half = 32u; half > 0u; half /= 2u) {
     workgroupBarrier();
     if (local < half) { parts[local] += parts[local + half]; }
   }
