@@ -4,7 +4,6 @@ import gc
 import math
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -93,27 +92,24 @@ def read_all(
     known = [seen.get(store.file_sha256(file) or "") if seen else None for file in files]
     fresh = [file for file, found in zip(files, known, strict=True) if found is None]
     made: list[Rows | Refused] = []
-    with _reader(len(fresh)) as read_each:
-        for one in read_each(fresh):
-            made.append(one)
-            told(len(made), len(fresh))
+    for one in _read_each(fresh):
+        made.append(one)
+        told(len(made), len(fresh))
     left = iter(made)
     return [next(left) if one is None else one for one in known]
 
 
-@contextmanager
-def _reader(files: int) -> Iterator[Callable[[list[Path]], Iterator[Rows | Refused]]]:
-    """What reads so many files, one after another in their order."""
+def _read_each(files: list[Path]) -> Iterator[Rows | Refused]:
     processes = min(cpu_count() or 1, 8)
-    if files < _PARALLEL_FROM or processes == 1:
-        yield lambda some: map(read, some)
+    if len(files) < _PARALLEL_FROM or processes == 1:
+        yield from map(read, files)
         return
-    chunk = max(1, min(50, files // (4 * processes)))
+    chunk = max(1, min(50, len(files) // (4 * processes)))
     # What is read has no cycles; looking for some costs a tenth of the time.
     with ProcessPoolExecutor(
         processes, get_context("spawn"), gc.set_threshold, (_COLLECT_EVERY,)
     ) as pool:
-        yield lambda some: pool.map(read, some, chunksize=chunk)
+        yield from pool.map(read, files, chunksize=chunk)
 
 
 def read(file: Path) -> Rows | Refused:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from driver.arms import in_few_words
-from driver.parity import NAMES, judge, precision_of
+from driver.parity import NAMES, SIDES, judge, precision_of
 from driver.receipt.sealing import portable, seal
 from driver.records import (
     ArmParity,
@@ -151,7 +151,7 @@ def _headline(plan: Plan, environment: Environment, comparison: Comparison, stat
         f"{ratio:.3g} times in the mean over {estimate.blocks} block(s), {interval}; median "
         f"windows of A and B {times} ms/step"
     )
-    words = dict(zip("AB", in_few_words(a, b), strict=True))
+    words = dict(zip(SIDES, in_few_words(a, b), strict=True))
     one, other = (f"{arm.side} ({words[arm.side]})" for arm in (fast, slow))
     if estimate.word == "unsure":
         return f"Unsure whether {one} is faster than {other} ({figures}) {scope}"
