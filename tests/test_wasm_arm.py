@@ -411,6 +411,39 @@ async def test_the_roofline(session, server, on) -> None:
         assert all(0.01 < value < 10_000 for value in values)
 
 
+# A module whose clock is its own: 24 chains are slower than 12, and threads that have only just
+# been asked for are slow for a while.
+WAKING = """
+import {{ open as real }} from "{{real}}";
+export async function open(job, io) {{
+  const arm = await real(job, io);
+  let now = performance.now();
+  let asked = null;
+  performance.now = () => now;
+  arm.workbench.meetings = () => {{}};
+  arm.workbench.triad = () => {{ now += 1; }};
+  arm.workbench.madds = (many, chunks) => {{
+    const flops = 1e6 * chunks;
+    if (chunks > 1) asked ??= now;
+    const slow = chunks > 1 && now < asked + {};
+    now += (flops / (many ? 80e6 : 100e6)) * (slow ? 4 : 1);
+    return flops;
+  }};
+  return arm;
+}}
+"""
+
+
+@pytest.mark.parametrize("awake_ms", [0, 60, 120, 180])
+async def test_the_roofline_of_threads_that_wake(session, broken, awake_ms) -> None:
+    """The number of chains is not decided by which was tried while the threads were slow."""
+    server = await broken("arm_wasm.js", WAKING.format(awake_ms))
+    (op,) = await bench(session, server, arm("wasm", 2), [roofline_op(3)])
+    found = Roofline.model_validate(op.detail["roofline"])
+    assert found.chains == 12
+    assert found.all_gflops == pytest.approx([100.0] * 3)
+
+
 async def test_an_arm_without_a_workbench_has_no_roofline(session, server) -> None:
     (op,) = await bench(
         session, server, ArmJob(name="null", module="arm_null.js", options={}), [roofline_op(3)]

@@ -28,7 +28,7 @@ export function roofline(arm, count) {
     core_gflops: [() => core.sample(), []],
     all_gflops: [() => all.sample(), []],
     bandwidth_core_gbs: [() => rate(bytes, () => bench.triad(1)), []],
-    bandwidth_all_gbs: [() => (bench.meetings(3), rate(bytes, () => bench.triad(bench.threads))), []],
+    bandwidth_all_gbs: [() => (bench.meetings(3), rate(bytes, () => bench.triad(shares(bench.threads)))), []],
   };
   for (const [sample] of Object.values(lines)) sample(); // touches every page once
   for (let i = 0; i < count; i++) {
@@ -129,11 +129,9 @@ function uneven_forks(bench) {
   ));
 }
 
-// Multiply-adds in 1e9/s on that many of the arm's threads: one sample. The chunks are many and claimed as in a
-// training step, so a thread that another process holds up costs its own time and no other's.
+// Multiply-adds in 1e9/s on that many of the arm's threads: one sample.
 export function throughput(bench, threads) {
-  const chunks = Math.min(CHUNKS_EACH * threads, MOST_CHUNKS);
-  const flops = () => bench.madds(0, chunks);
+  const flops = () => bench.madds(0, shares(threads));
   bench.use(threads);
   warm(flops, AGAIN_MS);
   const gflops = repeated(bench, flops, LONG_SAMPLE_MS);
@@ -141,15 +139,25 @@ export function throughput(bench, threads) {
   return { threads, gflops };
 }
 
-// The faster number of chains, found once the loop is compiled well; then samples in GFLOP/s.
-function peak(bench, chunks) {
+// The faster number of chains, found once the loop is compiled well and the threads are awake; then samples in
+// GFLOP/s. Tried in turn: whichever came first would pay for the waking and lose.
+function peak(bench, threads) {
+  const chunks = shares(threads);
   const candidates = [0, 1].map((many) => {
     const flops = () => bench.madds(many, chunks);
-    warm(flops, WARM_MS);
-    const best = Math.max(...Array.from({ length: 5 }, () => rate(flops(), flops)));
-    return { best, chains: bench.chains(many), sample: () => repeated(bench, flops) };
+    return { best: 0, chains: bench.chains(many), flops, sample: () => repeated(bench, flops) };
   });
+  for (const { flops } of candidates) warm(flops, WARM_MS);
+  for (let round = 0; round < 5; round++) {
+    for (const one of candidates) one.best = Math.max(one.best, rate(one.flops(), one.flops));
+  }
   return candidates[0].best >= candidates[1].best ? candidates[0] : candidates[1];
+}
+
+// Into how many pieces a call's work is cut: many, claimed as in a training step, so a thread that another process
+// holds up costs its own time and no other's.
+function shares(threads) {
+  return threads === 1 ? 1 : Math.min(CHUNKS_EACH * threads, MOST_CHUNKS);
 }
 
 // How often `run(times)` → ms has to repeat its work to last so long. Found by doubling: a page that is not isolated
