@@ -584,9 +584,9 @@ def test_a_budget_that_is_used_up(climb: Climb, monkeypatch: pytest.MonkeyPatch)
 
 def test_what_budget_would_do() -> None:
     """What is behind it and the preset's budget a pair, a tenth more for the products apart."""
-    why = ladder.used_up(20, 33, 2, presets.load("small"))  # 3m a pair
+    why = ladder.used_up(20, 33, 2, presets.load("small"))  # 4m a pair
     assert "the budget of 20 s was used up before this pair (33 s so far)" in why
-    assert "--budget 437s, which leaves every pair the 3m of preset small" in why  # 393 / 0.9
+    assert "--budget 570s, which leaves every pair the 4m of preset small" in why  # 513 / 0.9
     assert ladder.MORE_BUDGET in why
 
 

@@ -115,7 +115,7 @@ def test_unknown_generators(write) -> None:
 
 def test_budgets() -> None:
     budgets = [presets.load(name).budget_s / 60 for name in NAMES]
-    assert budgets == [2, 3, 10, 20, 30, 60]
+    assert budgets == [2, 4, 10, 20, 30, 60]
 
 
 def test_a_preset_survives_its_own_json() -> None:
