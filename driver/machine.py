@@ -8,8 +8,8 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -148,6 +148,53 @@ def others_share(before: Mapping[str, float], after: Mapping[str, float]) -> flo
         return None
     idle = passed["idle"] + passed.get("iowait", 0.0)
     return min(1.0, max(0.0, (whole - idle - own) / whole))
+
+
+class OthersWatch:
+    """The share of the machine's CPU time that others use while the driver and a browser work.
+
+    Ours is that of this process, of those that it started and of `more`, such as a browser that
+    somebody else started, each with its descendants. Asking takes some milliseconds.
+    """
+
+    LEAST_S = 0.3  # systems count CPU time in hundredths of a second
+
+    def __init__(self, more: Iterable[psutil.Process] = ()) -> None:
+        self._roots = (psutil.Process(), *more)
+        self._before: dict[str, float] | None = None
+        self._began = 0.0
+
+    def begin(self) -> None:
+        """From now on."""
+        self._before, self._began = self._now(), time.monotonic()
+
+    def share(self) -> float | None:
+        """Since `begin`; None where this system does not tell, or the time was too short."""
+        if self._before is None or time.monotonic() - self._began < self.LEAST_S:
+            return None
+        after = self._now()
+        return None if after is None else others_share(self._before, after)
+
+    def _now(self) -> dict[str, float] | None:
+        try:
+            return {**psutil.cpu_times()._asdict(), "own": _cpu_of_families(self._roots)}
+        except (OSError, RuntimeError, NotImplementedError, psutil.Error):
+            return None
+
+
+def _cpu_of_families(roots: Iterable[psutil.Process]) -> float:
+    """Seconds that processes and their descendants used, those that have ended among them."""
+    family: dict[int, psutil.Process] = {}
+    for root in roots:
+        with suppress(psutil.Error):
+            family |= {process.pid: process for process in (root, *root.children(recursive=True))}
+    spent = 0.0
+    for process in family.values():
+        with suppress(psutil.Error):
+            times = process.cpu_times()
+            # A process that ended counts with the parent that waited for it.
+            spent += times.user + times.system + times.children_user + times.children_system
+    return spent
 
 
 def _cpu_times() -> dict[str, float]:

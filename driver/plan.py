@@ -57,11 +57,17 @@ AUTO_RULE = (
 )
 SUSPECTS = SuspectRule(
     sentinel_factor=1.2,
+    others_cpu=machine.BUSY_SHARE,
+    most=0.5,
     rule="A block is suspect when a slot's median sentinel is not within this factor of the "
-    "median over all slots, when a page was hidden, or when page or browser reported an event "
-    "other than a warning. The estimate is of all blocks; that without suspect ones stands beside "
-    "it.",
+    "median over all slots, when others used more of the machine's CPU time in a slot than this "
+    "share, when a page was hidden, or when page or browser reported an event other than a "
+    "warning. The estimate is of all blocks; that without suspect ones stands beside it. Where "
+    "more than half of the blocks are suspect, the machine was not quiet.",
 )
+# As far as the fixed limits of curves hold in a small model: rounding grows with the steps, and
+# after some hundred of them only replicas tell how far. Further the reference goes only with them.
+FIXED_LIMITS_STEPS = 256
 DECISIONS = ("faster", "slower", "equivalent", "unsure", "failed")
 
 
@@ -145,8 +151,14 @@ def fit_budget(
     band_steps = 0
     if any(side.parity.applicable for side in sides):
         band_steps = int(BAND_SHARE * left_ms / 1000 / replicas_s) or int(replicas_s <= left_s / 2)
+        if shape.longest > FIXED_LIMITS_STEPS:
+            together = int(left_s / (step_s + replicas_s))
+            band_steps = max(band_steps, min(together, shape.longest))
+        explained = max(band_steps, FIXED_LIMITS_STEPS)
+    else:
+        explained = shape.longest
     affordable = int((left_s - band_steps * replicas_s) / step_s)
-    reference_steps = max(1, min(shape.longest, affordable))
+    reference_steps = max(1, min(shape.longest, affordable, explained))
     return shape, reference_steps, min(band_steps, reference_steps)
 
 

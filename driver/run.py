@@ -101,10 +101,12 @@ async def run(
             reference = await preparation.forward_facts()
         else:
             report.phase("reference (NumPy float64)", reference_steps)
-            ends = frozenset(min(c.total_steps, reference_steps) for c in shape.choices)
+            # Where replicas end before the curves do, that end is all they tell of parameters.
+            ends = {min(c.total_steps, reference_steps) for c in shape.choices} | {band_steps}
+            ends.discard(0)
             reference, checkpoints = await aside(
                 lambda go_on: reference_curve(
-                    workload, reference_steps, ends, _stepping(report, go_on)
+                    workload, reference_steps, frozenset(ends), _stepping(report, go_on)
                 )
             )
             if band_steps:

@@ -23,6 +23,7 @@ from driver.jobs import (
     train_op,
     train_ops,
 )
+from driver.machine import BUSY_SHARE, OthersWatch
 from driver.measure import JobOutcome, run_job
 from driver.parity import Mask, tensor_error
 from driver.plan import Measured, now_utc
@@ -67,6 +68,7 @@ class Blocks:
     measured: Measured
     on_weights: OnWeights = lambda *_: None
     began: float = field(default_factory=time.monotonic)
+    warned: bool = False
 
     async def run(self) -> None:
         """All blocks, each in a fresh browser after an unrecorded priming slot."""
@@ -80,9 +82,22 @@ class Blocks:
                     slot = await self._slot(session, block, position, side)
                     self.measured.slots.append(slot)
                     self.report.slot_ended(slot)
+                    self._warn(slot)
                     if slot.status == "failed":
                         return
         await self._check_ends()
+
+    def _warn(self, slot: Slot) -> None:
+        """Once, while something can still be done about it."""
+        others = slot.others_cpu
+        if self.warned or others is None or others <= BUSY_SHARE:
+            return
+        self.warned = True
+        self.report.say(
+            f"warning: other programs used {others:.0%} of this machine's CPU time in slot "
+            f"{slot.index + 1}: its block counts as suspect, and a run with many such slots is "
+            "unqualified"
+        )
 
     def _planned(self) -> int:
         return planned_blocks(self.measured.plan, self.measured.slots)
@@ -120,12 +135,13 @@ class Blocks:
                 left_s,
             ),
         )  # fmt: skip
-        started = now_utc()
-        outcome = await self._job(session, f"slot-{index}", which, program)
+        started, watched = now_utc(), _Others(session, arm.windows)
+        outcome = await self._job(session, f"slot-{index}", which, program, watched.see)
         if outcome.status == "ok" and "param" in outcome.blobs:
             self.on_weights(side, self.maker.tensors_of(outcome.blobs["param"]))
         self._compare_end(which, outcome, arm.total_steps, index)
-        return slot_record(arm, started, index, block, position, outcome, refusal)
+        slot = slot_record(arm, started, index, block, position, outcome, refusal)
+        return slot.model_copy(update={"others_cpu": watched.share})
 
     async def _check_ends(self) -> None:
         """An arm whose curve is longer than the reference's gets one more, untimed job that ends
@@ -158,7 +174,10 @@ class Blocks:
         a, b = self.measured.parity
         self.measured.parity = (found, b) if which == 0 else (a, found)
 
-    async def _job(self, session: Session, name: str, which: int, program: list[Op]) -> JobOutcome:
+    async def _job(
+        self, session: Session, name: str, which: int, program: list[Op],
+        see: Callable[[OpResult], None] = lambda _: None,
+    ) -> JobOutcome:  # fmt: skip
         plan = self.measured.plan
         planned, arm = plan.arms[which], self.arms[which]
         if arm.name == "null":
@@ -170,11 +189,12 @@ class Blocks:
             self.server,
             job,
             deadline_s=deadline_s(plan, planned),
-            on_progress=lambda progress: self._progress(planned.side, progress),
+            on_progress=lambda progress: self._progress(planned.side, progress, see),
         )
 
-    def _progress(self, side: Side, progress: Progress) -> None:
+    def _progress(self, side: Side, progress: Progress, see: Callable[[OpResult], None]) -> None:
         op = progress.result
+        see(op)
         if op.label == "window" and op.ms is not None and op.steps:
             self.report.window(side, op.ms / op.steps)
         self.report.step(progress.steps_done, progress.loss, op.losses)
@@ -185,6 +205,30 @@ class Blocks:
             plan = self.measured.plan
             return plan.estimated_s * (slots - index) / (4 * len(plan.order))
         return (time.monotonic() - self.began) * (slots - index) / index
+
+
+class _Others:
+    """What others use of the machine's CPU time in a slot, from its opening to its last window.
+
+    Asked for there and only there: before the warm-up, and when nothing is timed any more.
+    """
+
+    def __init__(self, session: Session, windows: int) -> None:
+        processes = session.processes
+        self._watch = None if processes is None else OthersWatch(processes)
+        self._left = windows
+        self.share: float | None = None
+
+    def see(self, op: OpResult) -> None:
+        """An instruction has ended."""
+        if self._watch is None:
+            return
+        if op.op == "open":
+            self._watch.begin()
+        elif op.op == "train" and op.label == "window":
+            self._left -= 1
+            if self._left == 0:
+                self.share = self._watch.share()
 
 
 def deadline_s(plan: Plan, arm: ArmPlan) -> float:

@@ -127,6 +127,9 @@ def suspects(plan: Plan, slots: Sequence[Slot]) -> dict[int, tuple[str, ...]]:
             reasons.append(
                 f"slot {slot.index}: the machine's sentinel took {own / usual:.2f} times the usual"
             )
+        most, others = plan.suspects.others_cpu, slot.others_cpu
+        if most is not None and others is not None and not others <= most:
+            reasons.append(f"slot {slot.index}: others used {others:.0%} of the machine's CPU time")
         if reasons:
             found[slot.block] = (*found.get(slot.block, ()), *reasons)
     return found

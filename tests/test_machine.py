@@ -1,7 +1,9 @@
 """Facts about the machine, the verdict on its adapter, and the doctor's report."""
 
 import math
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +11,14 @@ import psutil
 import pytest
 from receipts import CPU_ROOFLINE, GPU_ROOFLINES
 
+from driver import machine
 from driver.adapter import RULE, AdapterSignals, AdapterSpeed, judge, speed_of
 from driver.browser import BrowserChoice, find_browser
 from driver.doctor import examine
 from driver.machine import (
     MachineState,
     MacPower,
+    OthersWatch,
     awake,
     cpu_quota_cores,
     machine_facts,
@@ -97,6 +101,51 @@ def test_a_quota_of_time(
 
 
 # --------------------------------------------------------------------------- others
+
+
+BURN = "import time\nwhile time.process_time() < 0.3: pass\n"
+PARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BURN!r}], check=True)"
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_the_time_of_a_family_is_ours(waits: bool) -> None:
+    """Of children and theirs, whether they still run or have ended."""
+    root = psutil.Process()
+    before = machine._cpu_of_families([root])
+    with subprocess.Popen([sys.executable, "-c", PARENT]) as child:
+        if waits:
+            child.wait()
+        else:
+            burnt = before
+            while burnt < before + 0.25:
+                assert child.poll() is None or burnt > before
+                time.sleep(0.02)
+                burnt = machine._cpu_of_families([root])
+            child.wait()
+        after = machine._cpu_of_families([root, root])  # each process once
+    assert 0.25 <= after - before < 5
+
+
+def test_others_while_we_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Busy time that is not the family's; None where too little time passed, or nothing tells."""
+    watch = OthersWatch()
+    assert watch.share() is None
+    moments = iter([{"user": 0.0, "idle": 0.0, "own": 0.0}, {"user": 6.0, "idle": 4.0, "own": 5.0}])
+    monkeypatch.setattr(watch, "_now", lambda: next(moments))
+    watch.begin()
+    monkeypatch.setattr(watch, "_began", watch._began - 1)
+    assert watch.share() == pytest.approx(0.1)
+    watch = OthersWatch()
+    watch.begin()
+    assert watch.share() is None  # at once: counted in hundredths of a second
+
+    def silent() -> None:
+        raise psutil.AccessDenied
+
+    monkeypatch.setattr(psutil, "cpu_times", silent)
+    watch.begin()
+    monkeypatch.setattr(watch, "_began", watch._began - 1)
+    assert watch.share() is None
 
 
 def test_others_share_of_the_time_now() -> None:

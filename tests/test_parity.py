@@ -15,8 +15,9 @@ from receipts import Parts
 from driver import parity
 from driver.parity import differences, gate_plans, key_bias_ratio, tensor_error, undetermined
 from driver.parity.gates import FULL_REFERENCE
+from driver.plan import SUSPECTS
 from driver.receipt import derive
-from driver.records import Gate, OthersCpu, Slot, TensorError, Verdict
+from driver.records import Gate, OthersCpu, Slot, SlotEvent, TensorError, Verdict
 
 NAN = math.nan
 BAD = (NAN, math.inf, -math.inf)
@@ -384,6 +385,23 @@ def quiet(*shares: float) -> Parts:
     return GOOD.with_environment(others_cpu=OthersCpu(shares=shares, reason=None))
 
 
+def disturbed(shares: Sequence[float | None], before: Sequence[float] = (0.0,)) -> Parts:
+    """Quiet before the run; what others used in its slots, these shares over and over."""
+    run = quiet(*before)
+    for index in range(len(run.slots)):
+        run = run.with_slot(index, others_cpu=shares[index % len(shares)])
+    return run
+
+
+def marked(blocks: int) -> Parts:
+    """So many of four blocks suspect, for what no share shows."""
+    run = quiet(0.0).with_plan(suspects=SUSPECTS)
+    assert len(run.plan.order) == 4
+    for block in range(blocks):
+        run = run.with_slot(4 * block, events=[SlotEvent(kind="hidden", message="")])
+    return run
+
+
 def quiet_by_load(load: Any, cores: Any = 8) -> Parts:
     """As receipts were before the others' share was measured, and their limit."""
     environment = GOOD.environment
@@ -557,6 +575,16 @@ CASES: list[Case] = [
     ("quiet", "fail", lambda: quiet(NAN)),
     ("quiet", "fail", lambda: quiet(-1.0)),
     ("quiet", "unknown", quiet),
+    ("quiet", "pass", lambda: disturbed([0.1])),
+    ("quiet", "fail", lambda: disturbed([0.11])),
+    ("quiet", "pass", lambda: disturbed([0.0, 0.0, 0.9])),
+    ("quiet", "fail", lambda: disturbed([0.0, 0.9, 0.9])),
+    ("quiet", "pass", lambda: disturbed([None, None, 0.1])),
+    ("quiet", "fail", lambda: disturbed([None, NAN, 0.0])),
+    ("quiet", "fail", lambda: disturbed([-1.0])),
+    ("quiet", "unknown", lambda: disturbed([0.0], before=())),  # a browser on another machine
+    ("quiet", "pass", lambda: marked(2)),
+    ("quiet", "fail", lambda: marked(3)),
     ("quiet", "pass", lambda: quiet_by_load(4.0)),
     ("quiet", "fail", lambda: quiet_by_load(4.1)),
     ("quiet", "unknown", lambda: quiet_by_load(None)),

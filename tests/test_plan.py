@@ -1,5 +1,7 @@
 """What fits the budget: the reference counts as well as the slots, whatever the arms are."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from driver import corpus, presets
 from driver.arms import ArmSpec, parse_arm, resolve
 from driver.errors import BudgetError
-from driver.plan import Purpose, fit_budget
+from driver.plan import FIXED_LIMITS_STEPS, Purpose, fit_budget
 from driver.prepare import Prepared
 from driver.records import ArmParity
 from driver.replicas import REPLICAS
@@ -46,6 +48,26 @@ def test_slots_reference_and_replicas_fit_together(
     if steps > 1:
         spent = shape.estimated_ms / 1000 + (steps + band * REPLICAS) * step_s
         assert 10.0 + spent <= budget_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "budget_s", "least", "band_all"),
+    [
+        (1e-4, 600.0, FIXED_LIMITS_STEPS + 1, True),  # all of it, with replicas
+        (4e-3, 60.0, FIXED_LIMITS_STEPS, False),  # as far as fixed limits hold
+    ],
+)
+def test_a_long_curve_goes_as_far_as_its_replicas(
+    step_s: float, budget_s: float, least: int, band_all: bool
+) -> None:
+    """Beyond some hundred steps a fixed limit says nothing of a small model's rounding."""
+    long = replace(WORKLOAD, preset=TINY.model_copy(update={"windows": 20}))
+    sides = (prepared(parse_arm("wasm"), 1.0), prepared(parse_arm("wasm"), 1.0))
+    shape, steps, band = fit_budget(Purpose(2, budget_s), long, sides, step_s, 1.0)
+    assert shape.longest > FIXED_LIMITS_STEPS
+    assert steps >= least
+    assert steps <= max(band, FIXED_LIMITS_STEPS)
+    assert (band == steps == shape.longest) == band_all
 
 
 def test_without_a_reference_the_slots_have_it_all() -> None:

@@ -9,7 +9,7 @@ import receipts
 from receipts import CONFIG, Parts
 
 from driver.parity import gate_plans
-from driver.parity.gates import MOST_PARAMS_LIMIT
+from driver.parity.gates import MOST_LIMITS
 from driver.receipt import examine
 from driver.records import ParamsDeviation, TensorError
 from driver.tensors import table
@@ -150,4 +150,4 @@ def test_negative_times_are_not_finite_ones(what: str, value: Any) -> None:
 def test_replicas_never_excuse_everything() -> None:
     found = band((END, 0.25, "wte"))
     limits = {gate.name: gate.limit for gate in found.plan.gates}
-    assert limits["final.params.A"] == limits["final.params.B"] == MOST_PARAMS_LIMIT
+    assert limits["final.params.A"] == limits["final.params.B"] == MOST_LIMITS["final.params"]

@@ -136,6 +136,29 @@ def test_limits_come_from_the_band() -> None:
     assert {gate.name: gate.limit for gate in gate_plans(False)}["band.loss.A"] is None
 
 
+@pytest.mark.parametrize(
+    ("loss", "norm", "limits"),
+    [
+        (1e-9, 1e-9, (1e-5, 1e-4)),  # never less than the fixed ones
+        (5e-6, 7.5e-4, (2.01e-5, 3.0001e-3)),
+        (1.0, 1.0, (1e-4, 1e-2)),  # never more than what still tells something
+        (math.inf, math.nan, (1e-5, 1e-4)),
+    ],
+)
+def test_whole_curves_may_be_as_far_off_as_float32_explains(
+    loss: float, norm: float, limits: tuple[float, float]
+) -> None:
+    known = receipts.parts().reference.model_copy(
+        update={"band": [0.0, loss], "band_grad_norms": [0.0, norm]}
+    )
+    found = {gate.name: gate.limit for gate in gate_plans(False, known)}
+    for side in "AB":
+        assert (found[f"curve.loss.{side}"], found[f"curve.grad_norm.{side}"]) == pytest.approx(
+            limits
+        )
+    assert found["drift.loss"] == pytest.approx(2 * limits[0])
+
+
 def final_limits(end: int, rel_l2: float) -> tuple[float | None, float | None]:
     """The limits of both arms, a replica's parameters being this far off after `end` steps."""
     built = receipts.parts()
@@ -154,7 +177,8 @@ def final_limits(end: int, rel_l2: float) -> tuple[float | None, float | None]:
 
 def test_final_parameters_may_be_as_far_off_as_float32_explains() -> None:
     steps = receipts.parts().plan.arms[0].total_steps
-    assert final_limits(steps, 4e-5) == pytest.approx((1.601e-4, 5e-5))
+    assert final_limits(steps, 4e-5) == pytest.approx((1.601e-4, 1.601e-4)), "it stays apart"
+    assert final_limits(steps - 1, 4e-5) == pytest.approx((1.601e-4, 1.601e-4))
     assert final_limits(steps + 1, 4e-5) == pytest.approx((5e-5, 1.601e-4))
     assert final_limits(steps, 1e-6) == pytest.approx((5e-5, 5e-5)), "never less than the fixed one"
     assert final_limits(steps, math.inf) == pytest.approx((5e-5, 5e-5)), "nothing is explained"

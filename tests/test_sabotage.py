@@ -213,6 +213,8 @@ FAULTS = (
     Fault("too few blocks for an interval", "blocks", lambda run: run, parts(blocks=2)),
     Fault("busy machine", "quiet", lambda run: run.with_environment(
         others_cpu=OthersCpu(shares=(0.5, 0.5, 0.5)))),
+    Fault("machine that became busy after the first look", "quiet",
+          every("A", lambda s: {"others_cpu": 0.4})),
     Fault("gradient norms a little more off than float32 explains", "band.grad_norm.B",
           lambda run: times(run, 1, 1 + 3e-5)),
     Fault("losses a little more off than float32 explains", "band.loss.B",

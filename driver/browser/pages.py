@@ -4,6 +4,8 @@ import asyncio
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
+import psutil
+
 from driver.browser.facts import BrowserFacts
 from driver.records import PageEvent
 from driver.server import JobServer
@@ -28,6 +30,10 @@ class Session(Protocol):
     @property
     def facts(self) -> BrowserFacts:
         """What it is."""
+
+    @property
+    def processes(self) -> tuple[psutil.Process, ...] | None:
+        """Of the browser, beside those that this process started; None where they are unknown."""
 
     async def reach(self, url: str) -> None:
         """Makes sure that it gets to the driver's server. Raises Unsupported or SlotError."""

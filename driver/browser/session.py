@@ -56,6 +56,14 @@ class BrowserSession:
         self._process: psutil.Process | None = None  # of our own making, so ours to end
         self._profile: Path | None = None
         self._facts: BrowserFacts | None = None
+        self._elsewhere: psutil.Process | None = None  # started by somebody else, on this machine
+
+    @property
+    def processes(self) -> tuple[psutil.Process, ...] | None:
+        """Of the browser, beside those that this process started; None where they are unknown."""
+        if not self._choice.endpoint:
+            return ()
+        return (self._elsewhere,) if self._elsewhere else None
 
     @property
     def facts(self) -> BrowserFacts:
@@ -134,6 +142,8 @@ class BrowserSession:
             ) from error
         if own:
             self._process, self._profile = process, _profile_of(self._facts.argv)
+        else:
+            self._elsewhere = process
 
     async def _tidy(self) -> None:
         """Closes politely, then makes sure of what was started here: processes and profile."""

@@ -44,9 +44,10 @@ def _reference_faults(receipt: Receipt, sizes: Mapping[str, int]) -> Iterator[st
         if any(deviation < 0 for deviation in deviations or ()):
             yield f"reference/{name} has a negative deviation"
     ends = {min(arm.total_steps, receipt.plan.reference_steps) for arm in receipt.plan.arms}
+    ends |= {len(band or ())}
     steps = [found.step for found in reference.band_params]
     if len(set(steps)) != len(steps) or not ends.issuperset(steps):
-        yield f"reference/band_params are not of the ends of the arms' curves, {sorted(ends)}"
+        yield f"reference/band_params are not of the ends of curves and band, {sorted(ends)}"
     for found in reference.band_params[:2]:
         if found.tensor not in sizes or found.rel_l2 < 0:
             yield f"reference/band_params: {found.rel_l2:.6g} of {found.tensor!r:.60} cannot be"

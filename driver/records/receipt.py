@@ -142,6 +142,12 @@ class SuspectRule(Record):
     sentinel_factor: float = Field(
         gt=1, description="a slot's median sentinel over the run's, either way"
     )
+    others_cpu: float | None = Field(
+        default=None, ge=0, le=1, description="a slot's `others_cpu`; null before that was measured"
+    )
+    most: float | None = Field(
+        default=None, ge=0, le=1, description="share of the blocks that a quiet machine may mark"
+    )
     rule: str
 
 
@@ -367,6 +373,11 @@ class Slot(Record):
     sentinel_ms: list[Number] = []
     gpu_sentinel_ms: list[Number] = Field(
         default=[], description="empty where no arm of the run uses an adapter"
+    )
+    others_cpu: Number | None = Field(
+        default=None,
+        description="share of the machine's CPU time that others than the driver and its browser "
+        "used from the arm's opening to its last window; null where that cannot be seen",
     )
     param_sha256: str | None = Field(default=None, description="of the parameters at its end")
     param_reason: str | None = Field(

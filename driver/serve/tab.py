@@ -296,6 +296,10 @@ class TabSession:
             raise RuntimeError("no browser has opened the page")
         return self._tab.facts
 
+    @property
+    def processes(self) -> None:
+        """A person's browser does not tell which are its own."""
+
     async def reach(self, url: str) -> None:
         """It came from there."""
 
