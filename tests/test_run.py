@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from driver.jobs import JobMaker
 from driver.layout import WEB
 from driver.plan import evaluator
 from driver.receipt import parse, verify
+from driver.records import OthersCpu
 from driver.server import JobServer, app
 
 RunPreset = Callable[..., tuple[int, list[dict[str, Any]], str]]
@@ -200,6 +202,49 @@ def test_no_webgpu(run: RunPreset, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip("this browser keeps its WebGPU")
     assert code == 3
     assert "no WebGPU" in printed
+
+
+HOGS = """
+import os, time
+for _ in range(-(-os.cpu_count() // 4)):
+    if not os.fork():  # its parent ends at once, so it is nobody's child that we know
+        until = time.monotonic() + 120
+        while time.monotonic() < until: pass
+        os._exit(0)
+"""
+
+
+@pytest.fixture
+def busy() -> Iterator[None]:
+    """Processes on a quarter of the cores that are none of ours."""
+    before = set(psutil.pids())
+    subprocess.run([sys.executable, "-c", HOGS], check=True, timeout=30)
+    hogs = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.pid not in before and HOGS in process.cmdline():
+                hogs.append(process)
+    assert hogs
+    yield
+    for hog in hogs:
+        hog.kill()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that outlive their parent")
+def test_a_machine_that_is_busy_during_the_run(
+    run: RunPreset, busy: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the look before the run saw: here it saw nothing."""
+    monkeypatch.setattr(machine, "others_cpu", lambda: OthersCpu(shares=(0.0,)))
+    code, (receipt,), printed = run("--arms", "null:ms=200,null:ms=200", "--blocks", 1)
+    assert code == 0
+    assert all(0.1 < slot["others_cpu"] <= 1 for slot in receipt["slots"])
+    quiet = gates(receipt)["quiet"]
+    assert (quiet["status"], quiet["measured"] > 0.1) == ("fail", True)
+    assert "in the median slot" in quiet["reason"]
+    assert "of this machine's CPU time in slot 1: its block counts as suspect" in printed
+    (block,) = receipt["comparison"]["blocks"]
+    assert any("others used" in reason for reason in block["suspect"])
 
 
 def test_null_arm_is_never_qualified(run: RunPreset) -> None:
