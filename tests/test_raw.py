@@ -11,7 +11,7 @@ from receipts import CONFIG, Parts
 from driver.parity import gate_plans
 from driver.parity.gates import MOST_LIMITS
 from driver.receipt import examine
-from driver.records import ParamsDeviation, TensorError
+from driver.records import ParamsDeviation, TensorError, VariantTrial
 from driver.tensors import table
 
 GOOD = receipts.parts(names=("wasm64", "wasm"))
@@ -151,3 +151,111 @@ def test_replicas_never_excuse_everything() -> None:
     found = band((END, 0.25, "wte"))
     limits = {gate.name: gate.limit for gate in found.plan.gates}
     assert limits["final.params.A"] == limits["final.params.B"] == MOST_LIMITS["final.params"]
+
+
+# --------------------------------------------------------------------------- told twice
+
+PAGE = {"user_agent": "Chrome/143", "cross_origin_isolated": True, "hardware_concurrency": 8,
+        "visibility": "visible", "hidden_events": 0, "frozen_events": 0,
+        "stalled_ms": 0.0}  # fmt: skip
+WASM = {"simd128": True, "relaxed_simd": True, "threads": True, "memory64": True}
+MEMORY = {"address_type": "i32", "shared": True, "initial_pages": 2, "initial_bytes": 131072,
+          "final_pages": 3, "final_bytes": 196608, "growths": 1, "growths_pages": [1]}  # fmt: skip
+RAN = {"address_type": "i32", "shared": "on"}
+
+
+def told(at: str = "", **changes: Any) -> Parts:
+    """A run in which everything that is told twice is told alike, then one witness changed."""
+    facts: dict[str, dict[str, Any]] = {
+        "page": PAGE, "memory": MEMORY, "ran": RAN, "adapter": receipts.HARDWARE, "wasm": WASM,
+        "machine": {"remote": False}, "browser": {"remote": False}, "load_before": {},
+    }  # fmt: skip
+    facts = {name: fact | changes if name == at else fact for name, fact in facts.items()}
+    run = receipts.parts(names=("webgpu", "wasm"))
+    was = run.environment
+    features = was.features | {"wasm": facts["wasm"], "webgpu": receipts.HARDWARE} | PAGE
+    run = run.with_environment(
+        page=was.page | PAGE, adapter=facts["adapter"], features=features,
+        machine=was.machine | facts["machine"], browser=was.browser | facts["browser"],
+        load_before=was.load_before | facts["load_before"],
+    )  # fmt: skip
+    for index, slot in enumerate(run.slots):
+        if slot.side == "B":
+            ran = slot.ran | facts["ran"]
+            run = run.with_slot(index, page=facts["page"], memory=facts["memory"], ran=ran)
+    return run
+
+
+def one_slot(**changes: Any) -> Parts:
+    """One slot of B that tells of its step otherwise than the others."""
+    run = told("ran", dispatches_per_step=75, submits_per_step=1)
+    index = next(slot.index for slot in run.slots if slot.side == "B")
+    return run.with_slot(index, ran=run.slots[index].ran | changes)
+
+
+def chosen(*trials: tuple[int, str]) -> Parts:
+    """Variants that were chosen, each for a product of that many rows, with its status."""
+    run = told()
+    kernel = {"product": "mm_fwd", "kernel": "blocked", "tile": "8x8", "workgroup": "16x4",
+              "N": 8, "K": 8}  # fmt: skip
+    variants = tuple(
+        VariantTrial.model_validate(
+            {"option": "mm_fwd", "kernel": kernel | {"M": rows}, "status": status, "chosen": True}
+        )
+        for rows, status in trials
+    )
+    a, b = run.plan.arms
+    return run.with_plan(arms=(a.model_copy(update={"variants": variants}), b))
+
+
+def of_plan(**changes: Any) -> Parts:
+    run = told()
+    return run.with_plan(preset=run.plan.preset | changes)
+
+
+def test_what_is_told_twice_alike() -> None:
+    assert faults(told()) == ()
+    assert faults(one_slot()) == ()
+    assert faults(chosen((8, "ok"), (16, "ok"))) == ()
+    assert faults(told("page", hidden_events=0, visibility="visible")) == ()
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (told("memory", address_type="i64"), "memory/address_type is 'i64'"),
+        (told("memory", shared=False), "memory/shared is False, ran with shared=on"),
+        (told("ran", shared="off"), "memory/shared is True, ran with shared=off"),
+        (told("memory", final_pages=4), "memory/final_bytes is 196608, of 4 pages"),
+        (told("memory", growths=77), "memory/growths is 77, told of are 1"),
+        (told("page", visibility="hidden"), "events have no 'hidden'"),
+        (told("page", hidden_events=9), "events have no 'hidden'"),
+        (told("page", frozen_events=9), "events have no 'frozen'"),
+        (told("page", stalled_ms=800.0), "events have no 'frozen'"),
+        (told("page", user_agent="Firefox/1"), "page/user_agent is 'Firefox/1'"),
+        (told("page", cross_origin_isolated=False), "page/cross_origin_isolated is False"),
+        (told("page", hardware_concurrency=2), "page/hardware_concurrency is 2"),
+        (one_slot(dispatches_per_step=1), "ran/dispatches_per_step is"),
+        (one_slot(submits_per_step=500), "ran/submits_per_step is"),
+        (one_slot(kernels={"h.attn": {}}), None),  # only one of them tells of it
+        (told("adapter", available=False), "environment/adapter/available is False"),
+        (told("wasm", relaxed_simd=False), "needs relaxed_simd"),
+        (told("wasm", threads=False), "needs threads"),
+        (told("browser", remote=True), "environment/browser/remote is True"),
+        (told("load_before", utc="yesterday"), "load_before/utc is 'yesterday'"),
+        (told("load_before", utc="2026-11-30T06:59:00"), "not a time in UTC"),
+        (chosen((8, "ok"), (8, "ok")), "variants/1 was chosen, as was 0 of the same product"),
+        (chosen((8, "wrong")), "variants/0 was chosen, and is wrong"),
+        (of_plan(init="philoxx"), "plan/preset/init is 'philoxx'"),
+        (of_plan(offsets=7), "plan/preset/offsets is 7"),
+        (reference(dtype="float8"), "reference/dtype is 'float8'"),
+        (error("grads", "wte", cosine=-1.0), "cannot have the cosine -1.0"),
+        (error("params", "wte", cosine=1.03), "cannot have the cosine 1.03"),
+        (error("grads", "wte", cosine=0.99), "cannot have the cosine 0.99"),
+        (error("grads", "wte", cosine=None), None),
+    ],
+)  # fmt: skip
+def test_what_is_told_twice(run: Parts, words: str | None) -> None:
+    """Consistent digests and derived values do not make up for it."""
+    found = faults(run)
+    assert found == () if words is None else any(words in fault for fault in found), found

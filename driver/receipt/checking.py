@@ -20,6 +20,7 @@ from driver.profile import profile_of
 from driver.receipt.deriving import derive
 from driver.receipt.raw import raw_faults
 from driver.receipt.sealing import digest, parse, sha256
+from driver.receipt.twice import twice_faults
 from driver.records import ArmPlan, Comparison, Evaluator, Gate, Plan, Receipt, Verdict
 
 # The most blocks that a run takes. What has more would only cost whoever checks it time.
@@ -193,6 +194,7 @@ def _contradictions(receipt: Receipt) -> Iterator[str]:
             yield f"plan/preset/{key} is {plan.preset[key]!r:.60}, plan/config has {value!r}"
     yield from _adapter_faults(receipt)
     yield from raw_faults(receipt)
+    yield from twice_faults(receipt)
 
 
 def _arm_faults(receipt: Receipt, arm: ArmPlan, path: str) -> Iterator[str]:
