@@ -39,6 +39,7 @@ from driver.schedule import (
     staged_orders,
 )
 from driver.stats import compare
+from driver.wording import counted
 from driver.workload import Workload
 
 BROWSER_MS = 3000.0  # a fresh browser process
@@ -260,8 +261,9 @@ def announce(plan: Plan, used_s: float) -> str:
     """The plan in a few lines, for the person who waits."""
     most = f"{plan.auto.pilot} to " if plan.auto else ""
     lines = [
-        f"plan {plan.sha256[:12]} frozen after {used_s:.0f} s: {most}{len(plan.order)} block(s) of "
-        f"four slots, {'at most' if plan.auto else 'about'} {plan.estimated_s:.0f} s"
+        f"plan {plan.sha256[:12]} frozen after {used_s:.0f} s: {most}"
+        f"{counted(len(plan.order), 'block')} of four slots, "
+        f"{'at most' if plan.auto else 'about'} {plan.estimated_s:.0f} s"
     ]
     if plan.reductions:
         lines.append(f"  to keep the budget: {', '.join(plan.reductions)}")

@@ -14,6 +14,7 @@ from driver.report.terminal import (
     write_line,
 )
 from driver.report.words import longest_curve
+from driver.wording import counted
 
 # What the receipt was about and what it said.
 CORPUS_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
@@ -108,7 +109,7 @@ def _losses(receipt: Receipt) -> list[str]:
     drift = receipt.comparison.drift
     lines.append(
         f"drift between the arms' losses: the receipt's {DRIFT:.4%} at the end; here "
-        f"{small_text(drift.loss)} at most over {drift.steps} steps"
+        f"{small_text(drift.loss)} at most over {counted(drift.steps, 'step')}"
     )
     return lines
 

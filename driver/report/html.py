@@ -36,6 +36,7 @@ from driver.report.words import (
     variants_tried,
     what_ran,
 )
+from driver.wording import counted
 
 if TYPE_CHECKING:
     from driver.report import figures
@@ -111,18 +112,19 @@ def _arm(receipt: Receipt, arm: ArmPlan) -> _Arm:
 # --------------------------------------------------------------------------- the first screen
 
 
-# What a reader looks for comes first, in words for a sentence.
+# What a reader looks for comes first, in words for a sentence: of one gate, and of several.
 _FIRST = {
-    "fail": "failed",
-    "unknown": "could not be judged",
-    "pass": "passed",
-    "not-applicable": "do not apply",
+    "fail": ("failed", "failed"),
+    "unknown": ("could not be judged", "could not be judged"),
+    "pass": ("passed", "passed"),
+    "not-applicable": ("does not apply", "do not apply"),
 }
 
 
 def _gate_counts(gates: Sequence[Gate]) -> str:
     counts = {status: sum(gate.status == status for gate in gates) for status in _FIRST}
-    return ", ".join(f"{counts[s]} {words}" for s, words in _FIRST.items() if counts[s]) or "none"
+    said = (counted(counts[status], *words) for status, words in _FIRST.items() if counts[status])
+    return ", ".join(said) or "none"
 
 
 def _commands(receipt: Receipt) -> Sequence[tuple[str, str]]:
@@ -215,6 +217,7 @@ _ENVIRONMENT = jinja2.Environment(
 )
 _ENVIRONMENT.filters |= {
     "number": number_text,
+    "counted": counted,
     "breaks": _breaks,
     "rows": _rows,
     "value": _value,

@@ -10,17 +10,17 @@ from collections.abc import Iterator
 
 from driver.receipt import Examination
 from driver.records import Receipt
-from driver.report.terminal import number_text, visible
+from driver.report.terminal import number_text, range_text, ratio_text, visible
 from driver.report.words import (
     MARK,
     curve_lines,
     doubts,
     estimate_lines,
-    interval_text,
     quartiles_text,
     roofline_share,
     verdict_line,
 )
+from driver.wording import counted
 
 _BADGE = {"qualified": "✅", "unqualified": "⚠️", "failed": "❌"}
 _LONGEST = 600  # characters of one value: this is a summary
@@ -61,7 +61,8 @@ def _lines(receipt: Receipt, check: Examination | None) -> Iterator[str]:
     yield "| time of A / time of B | 95% interval | blocks | B against A | margin |"
     yield "|--:|---|--:|---|--:|"
     yield table_row(
-        number_text(estimate.ratio) or "none", interval_text(estimate) or "none",
+        ratio_text(estimate.ratio) or "none",
+        range_text(estimate.low, estimate.high, receipt.plan.margin) or "none",
         str(estimate.blocks), estimate.word, f"{receipt.plan.margin:.3g}",
     )  # fmt: skip
     yield ""
@@ -71,7 +72,9 @@ def _lines(receipt: Receipt, check: Examination | None) -> Iterator[str]:
     yield ""
     short = [gate for gate in receipt.gates if gate.status in ("fail", "unknown")]
     if not short:
-        yield f"All {len(receipt.gates)} gates passed or do not apply."
+        passed = sum(gate.status == "pass" for gate in receipt.gates)
+        others = len(receipt.gates) - passed
+        yield f"{counted(passed, 'gate')} passed, {counted(others, 'does', 'do')} not apply."
         return
     yield f"{len(short)} of {len(receipt.gates)} gates did not pass:"
     yield ""

@@ -18,6 +18,8 @@ from driver.report.terminal import (
     new_console,
     number_text,
     picture_of,
+    range_text,
+    ratio_text,
     text_of,
     write_line,
 )
@@ -27,7 +29,6 @@ from driver.report.words import (
     estimate_lines,
     first_known,
     how_opened,
-    interval_text,
     quartiles_text,
     roofline_share,
     variants_tried,
@@ -112,7 +113,8 @@ def curve_over_presets(rows: Sequence[tuple[str, int, Receipt | None]], width: i
         table.add(
             name, f"{parameters:,}", number_text(a.median_step_ms),
             number_text(b.median_step_ms),
-            number_text(estimate.ratio), interval_text(estimate), receipt.verdict.status,
+            ratio_text(estimate.ratio),
+            range_text(estimate.low, estimate.high, receipt.plan.margin), receipt.verdict.status,
         )  # fmt: skip
     console.print(table)
     return text_of(console)
