@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from driver import __version__, adapter, layout, machine, store
-from driver.arms import canonical
+from driver.arms import canonical, told_apart
 from driver.calibration import calibration_key
 from driver.corpus import Corpus, unigram_entropy
 from driver.errors import BudgetError
@@ -281,8 +281,12 @@ def announce(plan: Plan, used_s: float) -> str:
 
 
 def _question(workload: Workload, a: ArmPlan, b: ArmPlan) -> str:
+    # Here every choice is made: `wasm,wasm:threads=1` asks about two and one thread, say.
+    one, other = (
+        f"{arm.name} {own}".rstrip() for arm, own in zip((a, b), told_apart(a, b), strict=True)
+    )
     return (
-        f"How does the step time of {a.name} (A) compare with {b.name} (B) at preset "
+        f"How does the step time of {one} (A) compare with {other} (B) at preset "
         f"{workload.preset.name} on this machine?"
     )
 

@@ -4,7 +4,7 @@ import functools
 import math
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -121,6 +121,39 @@ def test_unsure_is_no_figure() -> None:
 def test_arms_of_one_name_are_told_apart() -> None:
     text = Read(page_of("null")).text
     assert "B null (ms=20.0) trained 1.99 times as fast as A null (ms=40.0)" in text
+
+
+def two_threads_and_one() -> Receipt:
+    """`wasm,wasm:threads=1` with everything that a page shows of an arm."""
+    built = receipts.parts(names=("wasm", "wasm"))
+    one = built.plan.arms[1]
+    one = one.model_copy(
+        update={
+            "options": one.options | {"threads": 1},
+            "canonical": one.canonical.replace("threads=2", "threads=1"),
+        }
+    )
+    return receipt.parse(built.with_plan(arms=(built.plan.arms[0], one)).sealed())
+
+
+@pytest.mark.parametrize(
+    "page",
+    [report.html, report.markdown, lambda run: report.text(run, 400)],
+    ids=["html", "markdown", "terminal"],
+)
+def test_two_arms_of_one_name_never_look_the_same(page: Callable[[Receipt], str]) -> None:
+    """Wherever a side stands with its arm's name, what sets it apart stands there as well."""
+    text = page(two_threads_and_one())
+    shown = re.sub(r"<style>.*?</style>|<[^>]*>", " ", text, flags=re.DOTALL)
+    shown = re.sub(r"[\\|]", " ", shown)
+    for side, own in (("A", "2"), ("B", "1")):
+        found = re.findall(rf"\b{side}\s+wasm\b(.{{0,14}})", shown)
+        assert found
+        # The terminal's list of arms has all options.
+        for after in found:
+            assert after.startswith((f" (threads={own})", "  simd=relaxed")), after
+    if "<title>" in text:
+        assert "mini, wasm (threads=2) and wasm (threads=1)</title>" in text
 
 
 def test_a_failed_run_shows_no_ratio_as_a_claim() -> None:

@@ -13,7 +13,7 @@ from driver.report.terminal import (
     text_of,
     write_line,
 )
-from driver.report.words import longest_curve
+from driver.report.words import arm_name, longest_curve
 from driver.wording import counted
 
 # What the receipt was about and what it said.
@@ -80,7 +80,7 @@ def _table(receipt: Receipt) -> TextTable:
         losses = longest_curve(receipt.slots, arm.side)
         cold.append(_with_cold_costs(receipt, arm))
         table.add(
-            f"{arm.side} {arm.name}, {clip}", str(len(losses)),
+            f"{arm.side} {arm_name(receipt, arm.side)}, {clip}", str(len(losses)),
             f"{losses[-1]:.4f}" if losses else "", number_text(summary.median_step_ms),
             number_text(cold[-1]),
         )  # fmt: skip

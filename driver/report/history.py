@@ -5,6 +5,7 @@ from typing import Any
 
 from rich.text import Text
 
+from driver.arms import read_canonical, told_apart
 from driver.records import HistoryAdded, HistoryReceipt, HistoryReport
 from driver.report.markdown import plain, table_row
 from driver.report.terminal import (
@@ -53,7 +54,7 @@ def listing(rows: Sequence[HistoryReceipt], width: int = 110, colour: bool = Fal
         if row.checked != "valid":
             word += f", {row.checked.upper() if row.checked == 'invalid' else row.checked}"
         table.add(
-            date_text(row), row.preset[:40], f"{row.arm_a},{row.arm_b}",
+            date_text(row), row.preset[:40], _arms(row),
             *([row.machine[:60]] if machines else []), row.browser[:40], ratio_text(row.ratio),
             range_text(row.ratio_low, row.ratio_high, row.margin),
             Text(word, style=style), row.digest[:8],
@@ -61,6 +62,13 @@ def listing(rows: Sequence[HistoryReceipt], width: int = 110, colour: bool = Fal
     console.print(table)
     write_line(console, counted(len(rows), "receipt"))
     return text_of(console)
+
+
+def _arms(row: HistoryReceipt) -> str:
+    """Both arms as `--arms` has them, with the options in which two of one name differ."""
+    pair = read_canonical(row.canonical_a), read_canonical(row.canonical_b)
+    names = zip((row.arm_a, row.arm_b), told_apart(*pair), strict=True)
+    return ",".join(f"{name}:{own.replace(' ', '+')}" if own else name for name, own in names)
 
 
 def date_text(row: HistoryReceipt) -> str:

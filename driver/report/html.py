@@ -23,6 +23,7 @@ from driver.report.profile import PROFILE_HEADINGS, profile_notes, profile_rows
 from driver.report.terminal import number_text, visible
 from driver.report.words import (
     MARK,
+    arm_name,
     curve_lines,
     doubts,
     estimate_lines,
@@ -52,6 +53,7 @@ class _Arm:
     """One side, everything the page shows of it."""
 
     plan: ArmPlan
+    name: str
     summary: ArmSummary
     options: tuple[str, ...]
     quartiles: str
@@ -95,6 +97,7 @@ def _arm(receipt: Receipt, arm: ArmPlan) -> _Arm:
     mine = [slot for slot in receipt.slots if slot.side == arm.side]
     return _Arm(
         plan=arm,
+        name=arm_name(receipt, arm.side),
         summary=summary,
         options=tuple(f"{key}={arm.options[key]}" for key in sorted(arm.options)),
         quartiles=quartiles_text(summary),

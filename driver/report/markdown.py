@@ -13,6 +13,7 @@ from driver.records import Receipt
 from driver.report.terminal import number_text, range_text, ratio_text, visible
 from driver.report.words import (
     MARK,
+    arm_name,
     curve_lines,
     doubts,
     estimate_lines,
@@ -53,8 +54,9 @@ def _lines(receipt: Receipt, check: Examination | None) -> Iterator[str]:
     yield "|---|---|--:|--:|--:|--:|--:|"
     for arm, summary in zip(receipt.plan.arms, receipt.comparison.arms, strict=True):
         yield table_row(
-            arm.side, arm.name, number_text(summary.median_step_ms), quartiles_text(summary),
-            number_text(summary.gflops), roofline_share(receipt, summary), str(summary.windows),
+            arm.side, arm_name(receipt, arm.side), number_text(summary.median_step_ms),
+            quartiles_text(summary), number_text(summary.gflops), roofline_share(receipt, summary),
+            str(summary.windows),
         )  # fmt: skip
     yield ""
     estimate = receipt.comparison.estimate

@@ -15,16 +15,16 @@ PROFILE_HEADINGS = ("operation", "calls", "ms/step", "share", "GFLOP/s")
 PRODUCTS = ("matmul_", "head_")  # how the operations that are matrix products begin
 
 
-def profile_of(console: Console, arm: ArmPlan) -> None:
+def profile_of(console: Console, arm: ArmPlan, name: str = "") -> None:
     """Where a step's time goes, the longest first, or why that is not known; else nothing."""
-    profile = arm.profile
+    profile, name = arm.profile, name or arm.name
     if profile:
-        write_line(console, f"profile of {arm.side} {arm.name}", "bold")
+        write_line(console, f"profile of {arm.side} {name}", "bold")
         console.print(_profile_table(profile))
         for line in profile_notes(profile):
             write_line(console, line)
     elif arm.profile_reason:
-        write_line(console, f"no profile of {arm.side} {arm.name}: {arm.profile_reason}")
+        write_line(console, f"no profile of {arm.side} {name}: {arm.profile_reason}")
     if profile or arm.profile_reason:
         console.print()
 

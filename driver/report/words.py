@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from driver.adapter import best_sample
-from driver.arms import told_apart
+from driver.arms import short_names
 from driver.receipt import Examination, from_the_faster_side
 from driver.records import BY_HAND, ArmPlan, ArmSummary, Estimate, Receipt, Side, Slot
 from driver.report.terminal import number_text, range_text, ratio_text, small_text
@@ -215,9 +215,13 @@ def hero(receipt: Receipt) -> Hero:
 
 
 def _named(receipt: Receipt, arm: ArmPlan) -> str:
-    """`B wasm`, with what sets it apart where the other arm has that name too and it is short."""
-    own = told_apart(*receipt.plan.arms)["AB".index(arm.side)]
-    return f"{arm.side} {arm.name}" + (f" ({own})" if 0 < len(own) <= 60 else "")
+    """`B wasm`, with what sets it apart where the other arm has that name too."""
+    return f"{arm.side} {arm_name(receipt, arm.side)}"
+
+
+def arm_name(receipt: Receipt, side: Side) -> str:
+    """The side's arm as every heading and table names it."""
+    return short_names(*receipt.plan.arms)["AB".index(side)]
 
 
 def longest_curve(slots: Iterable[Slot], side: Side) -> list[float]:
