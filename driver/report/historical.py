@@ -62,9 +62,9 @@ def write_comparison(console: Console, receipt: Receipt) -> None:
     console.print()
 
 
-def comparison_text(receipt: Receipt) -> str:
+def comparison_text(receipt: Receipt, width: int = 100) -> str:
     """The same as text; empty for a run of another recipe."""
-    console = new_console(100, False)
+    console = new_console(width, False)
     write_comparison(console, receipt)
     return text_of(console)
 

@@ -45,6 +45,7 @@ else:  # it needs matplotlib, which takes a third of a second to import
     figures = later("driver.report.figures")
 
 _LONGEST = 2000  # characters of one value
+_COLUMNS = {"wide": 84, "narrow": 40}  # of text that is laid out before the page knows its width
 _MOST_ROWS = 400  # of one free-form table
 
 
@@ -85,7 +86,7 @@ def html(receipt: Receipt, check: Examination | None = None) -> str:
         estimate_lines=estimate_lines(receipt),
         curve_lines=curve_lines(receipt),
         profile_headings=PROFILE_HEADINGS,
-        historical=comparison_text(receipt),
+        historical=_historical(receipt),
         gates=sorted(receipt.gates, key=lambda gate: list(_FIRST).index(gate.status)),
         gate_counts=_gate_counts(receipt.gates),
         commands=_commands(receipt),
@@ -110,6 +111,12 @@ def _arm(receipt: Receipt, arm: ArmPlan) -> _Arm:
         peak=peak_gflops(arm),
         memory=_rows(next((slot.memory for slot in reversed(mine) if slot.memory), {})),
     )
+
+
+def _historical(receipt: Receipt) -> Mapping[str, str]:
+    """The comparison as text for a wide and for a narrow page; empty for another recipe."""
+    found = {kind: comparison_text(receipt, width) for kind, width in _COLUMNS.items()}
+    return found if all(found.values()) else {}
 
 
 # --------------------------------------------------------------------------- the first screen
@@ -204,8 +211,8 @@ def _shown(value: object) -> object:
 
 
 def _breaks(value: str) -> Markup:
-    """With places where a long word without spaces may break: after `+`, `,`, `/` and `:`."""
-    words = re.split(r"(?<=[+,/:])", str(_shown(value)))
+    """With places where a long word without spaces may break: after `+`, `,`, `/`, `:` and `_`."""
+    words = re.split(r"(?<=[+,/:_])", str(_shown(value)))
     return Markup("<wbr>").join(map(escape, words))
 
 
