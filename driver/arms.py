@@ -220,13 +220,16 @@ class ArmSpec(Record):
         return self.name in ("wasm", "wasm64")
 
 
+Chosen = ArmSpec | ArmPlan  # an arm with its options
+
+
 def canonical(name: str, options: dict[str, Value]) -> str:
     """`name:key=value+…` with keys sorted."""
     shown = "+".join(f"{key}={options[key]}" for key in sorted(options))
     return f"{name}:{shown}" if shown else name
 
 
-def in_few_words(a: ArmPlan, b: ArmPlan) -> tuple[str, str]:
+def in_few_words(a: Chosen, b: Chosen) -> tuple[str, str]:
     """Two arms as `name key=value …`, each with what makes it more or less than usual, threads
     among it, and with what sets it apart from the other.
     """
@@ -234,7 +237,7 @@ def in_few_words(a: ArmPlan, b: ArmPlan) -> tuple[str, str]:
     return _few_words(a, keys), _few_words(b, keys)
 
 
-def told_apart(a: ArmPlan, b: ArmPlan) -> tuple[str, str]:
+def told_apart(a: Chosen, b: Chosen) -> tuple[str, str]:
     """What sets two arms of the same name apart, `mm_da=naive` each; empty for other names."""
     keys = sorted(_apart(a, b))
     one, other = (
@@ -244,7 +247,40 @@ def told_apart(a: ArmPlan, b: ArmPlan) -> tuple[str, str]:
     return one, other
 
 
-def _few_words(arm: ArmPlan, apart: set[str]) -> str:
+def short_names(a: Chosen, b: Chosen) -> tuple[str, str]:
+    """Two arms as titles and tables have room for: `wasm (threads=1)` each where both have one
+    name, of several options as many as fit; else, and where they are the same arm, names alone.
+    """
+    one, other = (
+        f"{arm.name} ({_cut(own)})" if own else arm.name
+        for arm, own in zip((a, b), told_apart(a, b), strict=True)
+    )
+    return one, other
+
+
+def _cut(options: str, most: int = 60) -> str:
+    """Whole options as far as they fit. Both arms' are of the same keys in the same order, so that
+    the first alone tells them apart."""
+    if len(options) <= most:
+        return options
+    whole = options[:most].rpartition(" ")[0] or options[:most]
+    return f"{whole} …"
+
+
+def read_canonical(text: str) -> ArmSpec:
+    """An arm of a canonical form that may be of another version: every value as text."""
+    name, _, rest = text.partition(":")
+    options: dict[str, Value] = {}
+    key = ""
+    for part in rest.split("+") if rest else []:
+        if "=" in part:
+            key, _, options[key] = part.partition("=")
+        elif key:
+            options[key] = f"{options[key]}+{part}"  # a source's folder may have one in its name
+    return ArmSpec(name=name, options=options)
+
+
+def _few_words(arm: Chosen, apart: set[str]) -> str:
     said = [
         f"{key}={value}"
         for key, value in sorted(arm.options.items())
@@ -253,7 +289,7 @@ def _few_words(arm: ArmPlan, apart: set[str]) -> str:
     return " ".join([arm.name, *said])
 
 
-def _apart(a: ArmPlan, b: ArmPlan) -> set[str]:
+def _apart(a: Chosen, b: Chosen) -> set[str]:
     """Options in which arms of one name differ; usual values only where they differ in no other."""
     if a.name != b.name:
         return set()
@@ -263,7 +299,7 @@ def _apart(a: ArmPlan, b: ArmPlan) -> set[str]:
     return telling or differing
 
 
-def _is_usual(arm: ArmPlan, key: str) -> bool:
+def _is_usual(arm: Chosen, key: str) -> bool:
     option = OPTIONS.get(arm.name, {}).get(key)
     return option is not None and arm.options.get(key) in (option.default, *option.usual)
 

@@ -54,6 +54,7 @@ from driver.run import run as run_pair
 from driver.server import JobServer
 from driver.tensors import State
 from driver.variants import choose
+from driver.wording import counted
 from driver.workbench import Workbench
 
 BUDGET_RULE = (
@@ -259,7 +260,8 @@ def _too_few(axis: str, offered: Sequence[tuple[Step, ArmJob | str]]) -> str:
     reasons = [f"{step.label}: {why}" for step, why in offered if isinstance(why, str)]
     return "; ".join(
         [
-            f"axis {axis} has {len(runs)} rung(s) here ({', '.join(runs)}), a pair needs two",
+            f"axis {axis} has {counted(len(runs), 'rung')} here ({', '.join(runs)}), a pair needs "
+            "two",
             *reasons,
         ]
     )

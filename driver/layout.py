@@ -66,6 +66,7 @@ def evaluator_sha256() -> str:
         "reference",
         "replicas",
         "stats",
+        "wording",
     ):
         hasher.update((_PACKAGE / f"{name}.py").read_bytes())
     return hasher.hexdigest()

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from driver import __version__, adapter, layout, machine, store
-from driver.arms import canonical
+from driver.arms import canonical, told_apart
 from driver.calibration import calibration_key
 from driver.corpus import Corpus, unigram_entropy
 from driver.errors import BudgetError
@@ -39,6 +39,7 @@ from driver.schedule import (
     staged_orders,
 )
 from driver.stats import compare
+from driver.wording import counted
 from driver.workload import Workload
 
 BROWSER_MS = 3000.0  # a fresh browser process
@@ -272,8 +273,9 @@ def announce(plan: Plan, used_s: float) -> str:
     """The plan in a few lines, for the person who waits."""
     most = f"{plan.auto.pilot} to " if plan.auto else ""
     lines = [
-        f"plan {plan.sha256[:12]} frozen after {used_s:.0f} s: {most}{len(plan.order)} block(s) of "
-        f"four slots, {'at most' if plan.auto else 'about'} {plan.estimated_s:.0f} s"
+        f"plan {plan.sha256[:12]} frozen after {used_s:.0f} s: {most}"
+        f"{counted(len(plan.order), 'block')} of four slots, "
+        f"{'at most' if plan.auto else 'about'} {plan.estimated_s:.0f} s"
     ]
     if plan.reductions:
         lines.append(f"  to keep the budget: {', '.join(plan.reductions)}")
@@ -291,8 +293,12 @@ def announce(plan: Plan, used_s: float) -> str:
 
 
 def _question(workload: Workload, a: ArmPlan, b: ArmPlan) -> str:
+    # Here every choice is made: `wasm,wasm:threads=1` asks about two and one thread, say.
+    one, other = (
+        f"{arm.name} {own}".rstrip() for arm, own in zip((a, b), told_apart(a, b), strict=True)
+    )
     return (
-        f"How does the step time of {a.name} (A) compare with {b.name} (B) at preset "
+        f"How does the step time of {one} (A) compare with {other} (B) at preset "
         f"{workload.preset.name} on this machine?"
     )
 

@@ -24,6 +24,7 @@ from driver.records import (
 )
 from driver.reference import logits_of
 from driver.tensors import State
+from driver.wording import interval_text, told_apart_from
 
 LIMITS_RULE = (
     "Float32's limits are the defaults of every run. Those of halves follow from their format (11 "
@@ -286,6 +287,7 @@ def decide(
             reasons.append(f"{adopted} left: {rung.label} passes and is faster")
             adopted, sure = rung.label, 1.0
         else:
-            times = f"{pair.ratio:.4g} times as fast [{pair.low:.4g} to {pair.high or 0:.4g}]"
+            interval = interval_text(pair.low, pair.high or 0.0)
+            times = f"{told_apart_from(pair.ratio or 0.0)} times as fast [{interval}]"
             reasons.append(f"{rung.label} not adopted: no proven gain, {times} as {pair.before}")
     return adopted, tuple(reasons)

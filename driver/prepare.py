@@ -58,6 +58,7 @@ from driver.schedule import ArmCost
 from driver.server import JobServer
 from driver.threads import all_cores, choose_threads, wanted
 from driver.variants import choose
+from driver.wording import counted
 from driver.workbench import Workbench
 from driver.workload import (
     TEACHER_STEPS,
@@ -426,8 +427,8 @@ def resolve_here(spec: ArmSpec, features: dict[str, Any], cores: int) -> ArmJob:
     threads = spec.options.get("threads", 1)
     if "threads" in spec.pinned.options and int(threads) > cores:
         raise Unsupported(
-            f"arm {spec.name}: threads={threads} is more than the {cores} core(s) usable here "
-            f"({where})"
+            f"arm {spec.name}: threads={threads} is more than the {counted(cores, 'core')} "
+            f"usable here ({where})"
         )
     try:
         return resolve(spec, features)

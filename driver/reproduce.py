@@ -32,6 +32,7 @@ from driver.records import (
     Slot,
 )
 from driver.run import Request
+from driver.wording import interval_text, told_apart_from
 
 # Twice what either arm's curve may be away from the reference's.
 TOLERANCE = 2e-5
@@ -212,8 +213,8 @@ def _times(change: Change, margin: float, reasons: Sequence[str]) -> Aspect:
         return Aspect(name=name, outcome="not comparable", reason=why)
     overlaps = change.low <= 1 + margin and change.high >= 1 / (1 + margin)
     words = (
-        f"{change.change:.4g} times the receipt's, 95% interval {change.low:.4g} to "
-        f"{change.high:.4g}, margin {margin:.3g}"
+        f"{told_apart_from(change.change)} times the receipt's, 95% interval "
+        f"{interval_text(change.low, change.high, (1.0, 1 + margin))}, margin {margin:.3g}"
     )
     if overlaps:
         if change.high > _WIDE * change.low:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from driver.records import Side
+from driver.wording import counted
 
 Order = tuple[Side, Side, Side, Side]
 ABBA: Order = ("A", "B", "B", "A")
@@ -176,7 +177,7 @@ def plan_for(rung: _Rung, costs: tuple[ArmCost, ArmCost], browser_ms: float, ask
     if w.windows < asked.windows:
         reductions.append(f"windows per slot {asked.windows} → {w.windows}")
     if not rung.full_warmup:
-        reductions.append(f"warm-up cut to {w.warmup_steps} step(s)")
+        reductions.append(f"warm-up cut to {counted(w.warmup_steps, 'step')}")
     if rung.single_step:
         reductions.append("one step per window")
     return Fit(w.blocks, (choices[0], choices[1]), w.blocks * block_ms, tuple(reductions))

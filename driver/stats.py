@@ -44,6 +44,7 @@ from driver.records import (
     Word,
 )
 from driver.tensors import model_flops
+from driver.wording import counted
 
 CONFIDENCE = power.CONFIDENCE
 
@@ -214,11 +215,12 @@ def sensitivity(blocks: Sequence[BlockValue], margin: float) -> Estimate | None:
     by_order = by_order_of(calm)
     n = sum(map(len, by_order.values()))
     if n < LEAST_BLOCKS or len(by_order) < 2:
+        left = counted(n, "finished block") if n else "no finished block"
         reason = (
-            f"{n} blocks are left without the suspect ones: an interval needs at least "
-            f"{LEAST_BLOCKS} of both orders"
+            f"{left} {'are' if n > 1 else 'is'} left without the suspect ones: an interval needs "
+            f"at least {LEAST_BLOCKS} of both orders"
         )
-        return _without_interval(by_order, None, reason)
+        return _without_interval(by_order, None, reason).model_copy(update={"reason": reason})
     sd, df = within_orders(by_order)
     return _with_interval(by_order, margin, None, sd, df, None)
 

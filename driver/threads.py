@@ -12,6 +12,7 @@ from driver.arms import AUTO, ArmSpec, parse_arm, resolve, shares_memory
 from driver.errors import Unsupported
 from driver.jobs import threads_op
 from driver.records import ArmJob, ThreadChoice, ThreadSamples
+from driver.wording import counted
 from driver.workbench import Workbench
 
 ROUNDS = 5
@@ -36,9 +37,10 @@ def check_count(spec: ArmSpec, cores: int) -> None:
     given, most = spec.options.get("threads"), max(LEAST_REFUSED, PER_CORE * cores)
     if isinstance(given, int) and given > most:
         raise Unsupported(
-            f"arm {spec.name}: threads={given}, and this machine has {cores} usable core(s): more "
-            f"than {most} threads are refused here, since they would only wait for each other; "
-            f"use threads={min(cores, MOST)}, or leave it out and the number is measured"
+            f"arm {spec.name}: threads={given}, and this machine has "
+            f"{counted(cores, 'usable core')}: more than {most} threads are refused here, since "
+            f"they would only wait for each other; use threads={min(cores, MOST)}, "
+            "or leave it out and the number is measured"
         )
 
 
@@ -107,10 +109,8 @@ def choice(samples: Mapping[int, Sequence[float]], busy: float = 0.0) -> tuple[i
     """
     if busy > QUIET:
         most = max(samples)
-        return (
-            most,
-            f"{most} usable core(s); with a load of {busy:.2f} per core samples tell little",
-        )
+        cores = counted(most, "usable core")
+        return most, f"{cores}; with a load of {busy:.2f} per core samples tell little"
     threads = next(n for n in sorted(samples) if not _beaten(n, samples))
     best = {n: max(values) for n, values in samples.items()}
     reason = f"{threads} of up to {max(best)} threads reach {best[threads]:.3g} GFLOP/s together"

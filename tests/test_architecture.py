@@ -15,6 +15,7 @@ PACKAGE = Path(driver.__file__).parent
 ORDER = [
     "errors",
     "later",  # imports that wait until they are needed
+    "wording",  # numbers as words, for every module that says one
     "layout",
     "aside",  # long work in a thread that can be cancelled
     "records",
@@ -76,6 +77,7 @@ ORDER = [
 EXEMPT = {"__init__", "__main__", "starting"}  # the package's version; the way in
 
 MATHS = [
+    "wording",
     "draws",
     "tensors",
     "schedule",

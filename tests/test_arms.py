@@ -23,7 +23,9 @@ from driver.arms import (
     in_few_words,
     parse_arm,
     parse_arms,
+    read_canonical,
     resolve,
+    short_names,
     told_apart,
 )
 from driver.errors import ArmError, Unsupported
@@ -123,6 +125,28 @@ def test_two_arms_in_few_words(a: str, b: str, words: tuple[str, str]) -> None:
         assert set(told.split()) <= set(few.split())
     same_name = plans[0].name == plans[1].name
     assert any(told_apart(*plans)) == (same_name and plans[0].options != plans[1].options)
+
+
+def test_long_differences_are_cut_between_options() -> None:
+    a, b = (
+        parse_arm(f"webgpu:matmul={how}+tile={tile}+split_db=1+workgroup={group}")
+        for how, tile, group in (("blocked", "8x8", "8x8"), ("naive", "4x4", "16x4"))
+    )
+    one, other = short_names(a, b)
+    assert one != other
+    for name in (one, other):
+        assert len(name) <= 75
+    a = parse_arm("wasm:source=" + "x" * 100)
+    one, other = short_names(a, parse_arm("wasm"))
+    assert one != other
+
+
+@given(specs(), specs())
+def test_two_arms_never_have_the_same_name(a: ArmSpec, b: ArmSpec) -> None:
+    one, other = short_names(a, b)
+    assert (one == other) == (a.canonical == b.canonical)
+    read = read_canonical(a.canonical), read_canonical(b.canonical)
+    assert [arm.canonical for arm in read] == [a.canonical, b.canonical]
 
 
 @given(specs())

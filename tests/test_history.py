@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 import shutil
 import signal
 import subprocess
@@ -401,6 +402,30 @@ def test_the_list_is_newest_first_and_readable(driver: Run, kept: Path) -> None:
     assert lines[0].split()[:3] == ["date", "preset", "arms"]
     assert "2026-10-12 03:00" in lines[1] and "unqualified" in lines[1]
     assert lines[-1] == "12 receipts"
+
+
+def test_two_arms_of_one_name_are_two(driver: Run, tmp_path: Path) -> None:
+    """In the list as `--arms` has them, and in the README's query."""
+    built = parts(names=("wasm", "wasm"))
+    one = built.plan.arms[1]
+    one = one.model_copy(
+        update={
+            "options": one.options | {"threads": 1},
+            "canonical": one.canonical.replace("threads=2", "threads=1"),
+        }
+    )
+    file, path = tmp_path / "a.receipt.json", tmp_path / "h.duckdb"
+    file.write_text(json.dumps(built.with_plan(arms=(built.plan.arms[0], one)).sealed()))
+    # Its slots still say two threads, so it is kept as one that does not hold.
+    assert driver("history", "add", file, "--db", path)[0] == 1
+    _, out, _ = driver("history", "list", "--db", path)
+    assert "wasm:threads=2,wasm:threads=1" in " ".join(out.split())
+    readme = (ROOT / "README.md").read_text()
+    (sql,) = re.findall(r'driver history query "(.*)"', readme)
+    columns = re.findall(r"GROUP BY (\w+)", sql)
+    both = f"SELECT DISTINCT {columns[0]}, {columns[0].replace('_a', '_b')} FROM receipts"
+    _, out, _ = driver("history", "query", both, "--db", path, "--json")
+    assert len(set(json.loads(out)[0].values())) == 2
 
 
 @pytest.mark.parametrize(

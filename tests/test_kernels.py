@@ -246,7 +246,7 @@ def test_forks(driver: Callable[..., tuple[int, str, str]]) -> None:
     words = ("--op", "fork", "--arm", "wasm:threads=2", "--samples", 3)
     code, out, _ = driver("kernels", *words)
     assert code == 0
-    assert "a fork and join of 2 thread(s)" in out
+    assert "a fork and join of 2 threads" in out
     assert "thread 1 8 times slower than the others: it ran" in out
 
 

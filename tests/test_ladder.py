@@ -522,7 +522,7 @@ def test_too_few_rungs(climb: Climb, monkeypatch: pytest.MonkeyPatch) -> None:
     code, found, printed = climb("--axis", "address")
     assert code == 3
     assert found is None
-    assert "has 1 rung(s) here (wasm)" in printed
+    assert "has 1 rung here (wasm)" in printed
     assert "wasm64: arm wasm64: this browser has no Memory64" in printed
 
 

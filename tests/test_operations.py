@@ -353,7 +353,7 @@ def test_the_table_fits(width: int) -> None:
     wrong = next(line for line in page if line.endswith("  FAIL"))
     assert "floats=6416896 tensors=100" in wrong
     assert "FAIL: adamw floats=6416896 tensors=100: v: 12 times the bound" in page
-    assert "1 thread(s), load 0.1235" in page
+    assert "1 thread, load 0.1235" in page
 
 
 # --------------------------------------------------------------------------- in Chromium

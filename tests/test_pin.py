@@ -118,7 +118,7 @@ def test_what_is_no_receipt(tmp_path: Path, harm: str) -> None:
 @pytest.mark.parametrize(
     ("arms", "names", "features", "cores", "said"),
     [
-        ("wasm,webgpu", ("wasm", "webgpu"), FEATURES, 1, "threads=2 is more than the 1 core(s)"),
+        ("wasm,webgpu", ("wasm", "webgpu"), FEATURES, 1, "threads=2 is more than the 1 core"),
         ("wasm,webgpu", ("wasm", "webgpu"), without("simd128"), 2, "no simd=simd128"),
         ("wasm:simd=off,webgpu", ("wasm", "webgpu"), FEATURES, 2, "tile_fwd=6x8: a module with"),
         ("wasm64,wasm", ("wasm64", "wasm"), without("memory64"), 2, "no Memory64"),

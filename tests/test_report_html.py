@@ -4,7 +4,7 @@ import functools
 import math
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from driver import receipt, report
 from driver.browser import BrowserChoice
 from driver.records import Receipt
-from driver.report import figures
+from driver.report import figures, historical
 
 RUNS = {name: receipt.parse(run.sealed()) for name, run in receipts.everything().items()}
 MARK = "zxq"
@@ -121,6 +121,53 @@ def test_unsure_is_no_figure() -> None:
 def test_arms_of_one_name_are_told_apart() -> None:
     text = Read(page_of("null")).text
     assert "B null (ms=20.0) trained 1.99 times as fast as A null (ms=40.0)" in text
+
+
+def two_threads_and_one() -> Receipt:
+    """`wasm,wasm:threads=1` with everything that a page shows of an arm."""
+    built = receipts.parts(names=("wasm", "wasm"))
+    one = built.plan.arms[1]
+    one = one.model_copy(
+        update={
+            "options": one.options | {"threads": 1},
+            "canonical": one.canonical.replace("threads=2", "threads=1"),
+        }
+    )
+    return receipt.parse(built.with_plan(arms=(built.plan.arms[0], one)).sealed())
+
+
+def of_the_recipe() -> Receipt:
+    """A run that the receipt of 2026-09-02 stands beside."""
+    run = RUNS["good"]
+    plan = run.plan.model_copy(
+        update={
+            "preset": {"name": "receipt-2026-09-02", "init": "mulberry32", "offsets": "hashed"},
+            "seed": historical.SEED,
+            "corpus": run.plan.corpus.model_copy(update={"sha256": historical.CORPUS_SHA256}),
+            "config": run.plan.config.model_copy(update=historical.SHAPE | {"grad_clip": 1.0}),
+        }
+    )
+    return run.model_copy(update={"plan": plan})
+
+
+@pytest.mark.parametrize(
+    "page",
+    [report.html, report.markdown, lambda run: report.text(run, 400)],
+    ids=["html", "markdown", "terminal"],
+)
+def test_two_arms_of_one_name_never_look_the_same(page: Callable[[Receipt], str]) -> None:
+    """Wherever a side stands with its arm's name, what sets it apart stands there as well."""
+    text = page(two_threads_and_one())
+    shown = re.sub(r"<style>.*?</style>|<[^>]*>", " ", text, flags=re.DOTALL)
+    shown = re.sub(r"[\\|]", " ", shown)
+    for side, own in (("A", "2"), ("B", "1")):
+        found = re.findall(rf"\b{side}\s+wasm\b(.{{0,14}})", shown)
+        assert found
+        # The terminal's list of arms has all options.
+        for after in found:
+            assert after.startswith((f" (threads={own})", "  simd=relaxed")), after
+    if "<title>" in text:
+        assert "mini, wasm (threads=2) and wasm (threads=1)</title>" in text
 
 
 def test_a_failed_run_shows_no_ratio_as_a_claim() -> None:
@@ -314,6 +361,8 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     hostile = Receipt.model_validate(receipts.poisoned(data, *poison))
     folder, found = tmp_path_factory.mktemp("pages"), {}
     pages = {name: page_of(name) for name in ("good", "software", "failed")}
+    pages["two threads"] = report.html(two_threads_and_one())
+    pages["historical"] = report.html(of_the_recipe())
     for name, page in (pages | {"hostile": report.html(hostile)}).items():
         path: Path = folder / f"{name}.html"
         path.write_text(page, encoding="utf-8")
@@ -380,6 +429,62 @@ def test_in_a_browser(chromium: Browser, stored: dict[str, str], name: str, sche
     assert worst >= 4.5, where
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (background == "rgb(255, 255, 255)") == (scheme == "light")
+    page.context.close()
+
+
+# Cells whose text lies outside of the window, of its own box, or of a box that scrolls or hides.
+CLIPPED = """() => {
+  const found = [];
+  for (const cell of document.querySelectorAll('td, th, pre, dt, dd, li, p, h1, h2, h3, summary')) {
+    const head = cell.closest('thead');
+    const unseen = head && getComputedStyle(head).position === 'absolute'; // for ears only
+    if (unseen || !cell.getClientRects().length) continue;
+    const range = document.createRange();
+    range.selectNodeContents(cell);
+    const page = cell.closest("main, footer");
+    const { left: from, right: to } = page.getBoundingClientRect();
+    const space = parseFloat(getComputedStyle(page).paddingLeft);
+    let [left, right] = [from + space, to - space];
+    for (let box = cell; box !== document.body; box = box.parentElement) {
+      if (getComputedStyle(box).overflowX === 'visible') continue;
+      const edge = box.getBoundingClientRect();
+      [left, right] = [Math.max(left, edge.left), Math.min(right, edge.right)];
+    }
+    for (const rect of range.getClientRects()) {
+      if (rect.width && (rect.left < left - 1 || rect.right > right + 1)) {
+        found.push([cell.tagName, cell.textContent.trim().slice(0, 60), rect.left, rect.right]);
+        break;
+      }
+    }
+  }
+  return found;
+}"""
+
+
+@pytest.mark.parametrize("width", [360, 390, 601, 700, 761, 800, 1280])
+def test_no_text_is_clipped(chromium: Browser, stored: dict[str, str], width: int) -> None:
+    """Every table can be read without scrolling sideways, on a phone as on a desk."""
+    for name in ("good", "software", "failed", "historical", "two threads", "hostile"):
+        page, _ = opened(chromium, stored[name], "light", width)
+        assert page.evaluate(CLIPPED) == [], name
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        page.context.close()
+
+
+def test_stacked_rows_have_their_headings(chromium: Browser, stored: dict[str, str]) -> None:
+    """On a phone a number stands behind its heading, and a status mark no taller than its word."""
+    page, _ = opened(chromium, stored["software"], "light", 390)
+    labels = page.evaluate(
+        "[...document.querySelectorAll('#slots .stack td.n')].map("
+        "(cell) => getComputedStyle(cell, '::before').content)"
+    )
+    assert labels and all(len(label) > 4 for label in labels)
+    heights = page.evaluate(
+        "[...document.querySelectorAll('.gates .status span')].map("
+        "(mark) => mark.getBoundingClientRect().height)"
+    )
+    assert len(heights) == len(RUNS["software"].gates)
+    assert max(heights) < 30
     page.context.close()
 
 

@@ -213,7 +213,7 @@ def test_every_reduction_is_said() -> None:
     assert plans[-1].reductions == (
         "blocks 8 → 1",
         "windows per slot 5 → 1",
-        "warm-up cut to 1 step(s)",
+        "warm-up cut to 1 step",
         "one step per window",
     )
 

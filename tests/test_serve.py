@@ -273,11 +273,12 @@ def test_wishes_that_are_refused(tmp_path: Path, changes: dict[str, str], words:
 
 
 def test_a_wish_is_a_run(tmp_path: Path, preset: Path) -> None:
-    """A preset's file is offered where the command line names it, and only there."""
+    """A preset's file is offered where the command line names it, by its name and not its place."""
     settings = settings_for(str(preset), "wasm:threads=1,null", None, tmp_path, 0, False, print)
     assert settings.wish.arms == "wasm:threads=1,null"
     names = [name for name, _ in settings.presets]
-    assert names == [*presets.names(), str(preset)]
+    assert names == [*presets.names(), "mini"]
+    assert settings.wish.preset == "mini"
     request = settings.request_for(settings.wish.model_copy(update={"blocks": "4", "budget": "9m"}))
     assert (request.preset.name, request.purpose.blocks, request.purpose.budget_s) == (
         "mini",
@@ -285,6 +286,19 @@ def test_a_wish_is_a_run(tmp_path: Path, preset: Path) -> None:
         540,
     )
     assert [spec.name for spec in request.arms] == ["wasm", "null"]
+
+
+def test_a_presets_file_beside_one_of_its_name(tmp_path: Path) -> None:
+    """A copy of tiny that keeps its name: both are offered, and each is what runs."""
+    copy = tmp_path / "copy.toml"
+    words = (presets.PRESETS / "tiny.toml").read_text()
+    copy.write_text(re.sub(r"^seed = \d+", "seed = 4711", words, flags=re.MULTILINE))
+    settings = settings_for(str(copy), "null,null", None, tmp_path, 0, False, print)
+    assert settings.wish.preset == "tiny (from a file)"
+    assert settings.request_for(settings.wish).preset.seed == 4711
+    own = settings.request_for(settings.wish.model_copy(update={"preset": "tiny"}))
+    assert own.preset.seed != 4711
+    assert not any(str(tmp_path) in name for name, _ in settings.presets)
 
 
 @pytest.mark.parametrize("arguments", [("--arms", "wasm"), ("--preset", "nothing")])

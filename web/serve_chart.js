@@ -33,7 +33,7 @@ export function draw_curves(place, curves) {
     const where = path.map(([step, loss]) => `${x(step).toFixed(1)},${y(loss).toFixed(1)}`).join(" ");
     svg.append(element("polyline", { class: `line ${side.toLowerCase()}`, points: where }));
     const label = { class: side.toLowerCase(), x: width - SPACE.right, y: SPACE.top + 14 + 18 * index, "text-anchor": "end" };
-    svg.append(element("text", label, `${index ? "╌╌" : "──"} ${side} ${name}`));
+    svg.append(element("text", label, `${index ? "╌╌" : "──"} ${side} ${name.length > 32 ? `${name.slice(0, 31)}…` : name}`));
   });
   place.replaceChildren(svg);
 }

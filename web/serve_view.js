@@ -18,6 +18,7 @@ const figures = (value) => (!Number.isFinite(value) ? "–" : value >= 1000 ? va
 const upper = (text) => `${text[0].toUpperCase()}${text.slice(1)}`;
 // Long names may break after their joints, and are copied as they are.
 const breakable = (text, joint = /(?<=\+)/) => text.split(joint).flatMap((part) => [part, make("wbr")]);
+const counted = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
 const letter = (side) => side.toLowerCase();
 
 // What went wrong, or nothing.
@@ -85,7 +86,7 @@ function show_browser({ browser, folder }) {
   if (!browser) return;
   const facts = [
     ["Browser", `${browser.name} ${browser.version}`],
-    ["Machine", `${browser.machine}${browser.cores ? `; the browser says ${browser.cores} cores` : ""}`],
+    ["Machine", `${browser.machine}${browser.cores ? `; the browser says ${counted(browser.cores, "core")}` : ""}`],
     ["Isolated", browser.isolated ? "yes: shared memory and the fine clock" : "no: no shared memory, so no threads, and a coarse clock"],
     ["Graphics", browser.adapter ? `WebGPU: ${browser.adapter} (${adapter_words(browser.adapter_kind)})` : "no WebGPU here"],
     ["Receipts", folder],
@@ -130,7 +131,7 @@ function fill_form({ arms, presets, wish }) {
     tell();
   };
   about(at("preset"), presets, ({ meaning, blocks }) =>
-    `${meaning ? `${meaning.replace(/\.$/, "")}. ` : ""}${blocks} block${blocks === 1 ? "" : "s"} of four slots, A B B A.`);
+    `${meaning ? `${meaning.replace(/\.$/, "")}. ` : ""}${counted(blocks, "block")} of four slots, A B B A.`);
   about(at("arm-a"), arms, ({ meaning }) => sentence(meaning));
   about(at("arm-b"), arms, ({ meaning }) => sentence(meaning));
   const lacking = [...arms, ...presets].filter(({ reason }) => reason !== null);
@@ -208,7 +209,7 @@ function live_arm({ side, name, label, step_ms, median_step_ms, windows, newest_
     make("h3", { text: `${side} ${name}` }),
     make("p", { class: "muted", text: place?.side === side ? "training now" : "waiting" }),
     step,
-    make("p", { text: `Median ${figures(median_step_ms)} of ${windows} window${windows === 1 ? "" : "s"} so far` }),
+    make("p", { text: `Median ${figures(median_step_ms)} of ${counted(windows, "window")} so far` }),
     draw_windows(side, newest_ms, median_step_ms),
     make("p", { text: `Loss ${figures(loss)}` }),
     ...(label === name ? [] : [make("p", { class: "muted", text: label })]));
@@ -255,7 +256,7 @@ function show_result(result) {
         make("td", { class: "status", text: status === "unknown" ? "unknown" : gate_class === "blocking" ? "failed" : "not met" }),
         make("td", { text: reason })))));
   visible("gates-part", result.gates.length > 0);
-  at("passed").textContent = `${result.gates_passed} checks passed.`;
+  at("passed").textContent = `${counted(result.gates_passed, "check")} passed.`;
   lines(at("suspect"), result.suspect);
   visible("suspect-part", result.suspect.length > 0);
 }
@@ -267,7 +268,7 @@ function result_arm({ side, name, step_ms, quartiles, gflops, windows, first_los
   return make("div", { class: `arm ${letter(side)}` },
     make("h3", { text: `${side} ${name}` }),
     step,
-    make("p", { text: `Median of ${windows} windows${spread}` }),
+    make("p", { text: `Median of ${counted(windows, "window")}${spread}` }),
     ...(gflops === null ? [] : [make("p", { text: `${figures(gflops)} GFLOP/s` })]),
     make("p", { text: `Loss ${figures(first_loss)} to ${figures(last_loss)}` }),
     make("p", { text: `First step ${figures(first_step_ms)} ms, compile ${figures(compile_ms)} ms` }));

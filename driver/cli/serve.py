@@ -90,8 +90,13 @@ def settings_for(
     """What the command line says; raises UsageError before anything has started."""
     specs, given = parse_arms(arms), [text.strip() for text in arms.split(",")]
     offered = {name: presets.load(name) for name in presets.names()}
-    offered.setdefault(preset, presets.load(preset))
-    corpus_for(offered[preset], specs, corpus_file)
+    places, proposed = {name: name for name in offered}, preset
+    if preset not in offered:
+        # By its name: the page has no use for a place on this machine, and must not learn it.
+        found = presets.load(preset)
+        proposed = found.name if found.name not in offered else f"{found.name} (from a file)"
+        offered[proposed], places[proposed] = found, preset
+    corpus_for(offered[proposed], specs, corpus_file)
     check_places(out)
     (a, _, a_options), (b, _, b_options) = (text.partition(":") for text in given)
 
@@ -100,14 +105,14 @@ def settings_for(
             raise UsageError(f"preset {wish.preset!r:.80} is not offered here")
         _check_sources(wish.arms, given)
         (found,) = requests_for(
-            wish.preset, wish.arms, None, wish.blocks.strip() or None, None, corpus_file, out,
-            None, Purpose(0, 0.0), wish.budget.strip() or None,
+            places[wish.preset], wish.arms, None, wish.blocks.strip() or None, None, corpus_file,
+            out, None, Purpose(0, 0.0), wish.budget.strip() or None,
         )  # fmt: skip
         return found
 
     return hand.Settings(
         presets=tuple(offered.items()),
-        wish=hand.Wish(preset=preset, a=a, b=b, a_options=a_options, b_options=b_options),
+        wish=hand.Wish(preset=proposed, a=a, b=b, a_options=a_options, b_options=b_options),
         has_corpus=corpus_file is not None,
         out=out,
         port=port,

@@ -20,6 +20,7 @@ from driver.records import (
     Verdict,
 )
 from driver.stats import compare
+from driver.wording import counted, interval_text, told_apart_from
 
 
 def assemble(
@@ -146,9 +147,12 @@ def _headline(plan: Plan, environment: Environment, comparison: Comparison, stat
     # Said from the faster side, so that the figure is above 1.
     ratio, low, high = from_the_faster_side(estimate)
     fast, slow = (b, a) if estimate.ratio >= 1 else (a, b)
-    interval = f"95% interval {low:.3g} to {high:.3g}" if low and high else "no interval"
+    limits = (1.0, 1 + plan.margin)
+    ends = interval_text(low, high, limits, 3) if low and high else ""
+    interval = f"95% interval {ends}" if ends else "no interval"
+    as_fast = told_apart_from(ratio, digits=3)
     figures = (
-        f"{ratio:.3g} times in the mean over {estimate.blocks} block(s), {interval}; median "
+        f"{as_fast} times in the mean over {counted(estimate.blocks, 'block')}, {interval}; median "
         f"windows of A and B {times} ms/step"
     )
     words = dict(zip(SIDES, in_few_words(a, b), strict=True))
@@ -157,4 +161,4 @@ def _headline(plan: Plan, environment: Environment, comparison: Comparison, stat
         return f"Unsure whether {one} is faster than {other} ({figures}) {scope}"
     if estimate.word == "equivalent":
         return f"{one} and {other} take the same time within {plan.margin:.0%} ({figures}) {scope}"
-    return f"{one} trained {ratio:.3g} times as fast as {other} ({figures}) {scope}"
+    return f"{one} trained {as_fast} times as fast as {other} ({figures}) {scope}"

@@ -7,10 +7,13 @@ from driver.report.terminal import (
     TextTable,
     new_console,
     number_text,
+    range_text,
+    ratio_text,
     text_of,
     visible,
     write_line,
 )
+from driver.wording import counted
 
 
 def verify_answer(answer: VerifyAnswer, most: int = 20) -> str:
@@ -39,8 +42,9 @@ def comparison(found: CompareReport, width: int = 100) -> str:
         spread = change.between_run_sd
         table.add(
             change.of, number_text(change.base), number_text(change.new),
-            number_text(change.change),
-            _range(change.low, change.high), "" if spread is None else f"sd {spread:.2%}",
+            ratio_text(change.change),
+            range_text(change.low, change.high, found.margin) or "none",
+            "" if spread is None else f"sd {spread:.2%}",
             change.word,
         )  # fmt: skip
     console.print(table)
@@ -79,8 +83,9 @@ def calibration(found: Calibration, width: int = 100) -> str:
     for run in found.runs:
         write_line(
             console,
-            f"  {run.utc[:19]}  {run.blocks} blocks  A/A ratio {_exp(run.log_ratio):.4f}  "
-            f"{_exp(run.log_step_ms):.4g} ms/step  block sd {run.within_sd:.2%}  {run.word}",
+            f"  {run.utc[:19]}  {counted(run.blocks, 'block')}  "
+            f"A/A ratio {_exp(run.log_ratio):.4f}  {_exp(run.log_step_ms):.4g} ms/step  "
+            f"block sd {run.within_sd:.2%}  {run.word}",
         )
     rate = found.false_positive_rate
     if rate is not None and found.false_positive_high is not None:
@@ -104,10 +109,6 @@ def calibration(found: Calibration, width: int = 100) -> str:
 
 def _spread_of(sd: float | None) -> str:
     return "unknown, it takes three runs" if sd is None else f"{sd:.2%}"
-
-
-def _range(low: float | None, high: float | None) -> str:
-    return "none" if low is None or high is None else f"{low:.4g} to {high:.4g}"
 
 
 def _exp(log: float) -> float:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from driver.parity import SIDES, loss_drift, loss_errors
-from driver.records import Estimate, Receipt, Side, Slot
+from driver.records import Receipt, Side, Slot
 from driver.report.drawing import (
     BAD,
     BAND,
@@ -38,12 +38,13 @@ from driver.report.drawing import (
     picture,
     usable,
 )
+from driver.report.terminal import range_text, ratio_text
 from driver.report.words import (
-    interval_text,
     longest_curve,
     peak_gflops,
     reached_gflops,
 )
+from driver.wording import counted
 
 _MOST_OPS = 24
 
@@ -89,7 +90,7 @@ def ratio(receipt: Receipt) -> Picture | None:
             axes.plot([middle], [0], marker="o", ms=9, color=INK, clip_on=False)
             at = _along(axes, middle)
             side = "left" if at < 0.35 else "right" if at > 0.65 else "center"
-            axes.text(at, 0.13, f"{middle:.4g}", ha=side, va="center", fontweight="bold",
+            axes.text(at, 0.13, ratio_text(middle), ha=side, va="center", fontweight="bold",
                       transform=axes.transAxes)  # fmt: skip
         panels[-1].set_xlabel("time of A / time of B, log scale")
         for axes in panels[1:]:
@@ -97,8 +98,8 @@ def ratio(receipt: Receipt) -> Picture | None:
         return figure
 
     words = (
-        f"Time of A over time of B: {middle:.4g}, {_interval(estimate)}, beside the values "
-        f"of {len(found)} blocks and the margin of {margin:.0%} around 1."
+        f"Time of A over time of B: {ratio_text(middle)}, {_interval(receipt)}, beside the values "
+        f"of {counted(len(found), 'block')} and the margin of {margin:.0%} around 1."
     )
     return picture("ratio", words, draw)
 
@@ -190,11 +191,13 @@ def slots(receipt: Receipt) -> Picture | None:
 
     ranges = "; ".join(
         f"{side}: median window {level:.4g} ms/step, from {min(ms for _, ms in per_side[side]):.4g}"
-        f" to {max(ms for _, ms in per_side[side]):.4g} over {len(per_side[side])} windows"
+        f" to {max(ms for _, ms in per_side[side]):.4g} over "
+        f"{counted(len(per_side[side]), 'window')}"
         for side, level in medians.items()
     )
     undrawn = sum(len(slot.windows_ms) for slot in receipt.slots) - sum(map(len, per_side.values()))
-    notes = (f"{undrawn} windows are not drawn: no usable time.",) if undrawn else ()
+    windows = "window is" if undrawn == 1 else "windows are"
+    notes = (f"{undrawn} {windows} not drawn: no usable time.",) if undrawn else ()
     return picture("slots", f"Time of every window in run order. {ranges}.", draw, notes)
 
 
@@ -292,7 +295,7 @@ def losses(receipt: Receipt) -> Picture | None:
         return figure
 
     last = ", ".join(
-        f"{side} ends at {curve[-1]:.4f} after {len(curve)} steps"
+        f"{side} ends at {curve[-1]:.4f} after {counted(len(curve), 'step')}"
         for side, curve in curves.items()
         if curve
     )
@@ -322,7 +325,8 @@ def _loss_notes(receipt: Receipt, curves: dict[Side, list[float]]) -> tuple[str,
     for side, curve in curves.items():
         odd = [step for step, loss in enumerate(curve, 1) if not math.isfinite(loss)]
         if odd:
-            notes.append(f"{side}: {len(odd)} losses are no numbers, the first at step {odd[0]}.")
+            words = "loss is no number," if len(odd) == 1 else "losses are no numbers, the first"
+            notes.append(f"{side}: {len(odd)} {words} at step {odd[0]}.")
     drift = loss_drift(receipt.slots)
     same = sum(value == 0 for value in drift)
     if same:
@@ -381,7 +385,8 @@ def profile(receipt: Receipt) -> Picture | None:
     longest = ", ".join(f"{name} {most[name]:.0f}%" for name in names[:3])
     words = f"Share of each operation in a step; the longest are {longest}."
     more = len(most) - len(names)
-    notes = (f"{more} shorter operations stand in the table only.",) if more else ()
+    stand = "operation stands" if more == 1 else "operations stand"
+    notes = (f"{more} shorter {stand} in the table only.",) if more else ()
     return picture("profile", words, draw, notes)
 
 
@@ -427,6 +432,7 @@ def roofline(receipt: Receipt) -> Picture | None:
     return picture("roofline", f"A step beside its roofline. {words}.", draw)
 
 
-def _interval(estimate: Estimate) -> str:
-    words = interval_text(estimate)
+def _interval(receipt: Receipt) -> str:
+    estimate = receipt.comparison.estimate
+    words = range_text(estimate.low, estimate.high, receipt.plan.margin)
     return f"95% interval {words}" if words else "no interval"

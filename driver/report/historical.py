@@ -13,7 +13,8 @@ from driver.report.terminal import (
     text_of,
     write_line,
 )
-from driver.report.words import longest_curve
+from driver.report.words import arm_name, longest_curve
+from driver.wording import counted
 
 # What the receipt was about and what it said.
 CORPUS_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
@@ -61,9 +62,9 @@ def write_comparison(console: Console, receipt: Receipt) -> None:
     console.print()
 
 
-def comparison_text(receipt: Receipt) -> str:
+def comparison_text(receipt: Receipt, width: int = 100) -> str:
     """The same as text; empty for a run of another recipe."""
-    console = new_console(100, False)
+    console = new_console(width, False)
     write_comparison(console, receipt)
     return text_of(console)
 
@@ -79,7 +80,7 @@ def _table(receipt: Receipt) -> TextTable:
         losses = longest_curve(receipt.slots, arm.side)
         cold.append(_with_cold_costs(receipt, arm))
         table.add(
-            f"{arm.side} {arm.name}, {clip}", str(len(losses)),
+            f"{arm.side} {arm_name(receipt, arm.side)}, {clip}", str(len(losses)),
             f"{losses[-1]:.4f}" if losses else "", number_text(summary.median_step_ms),
             number_text(cold[-1]),
         )  # fmt: skip
@@ -108,7 +109,7 @@ def _losses(receipt: Receipt) -> list[str]:
     drift = receipt.comparison.drift
     lines.append(
         f"drift between the arms' losses: the receipt's {DRIFT:.4%} at the end; here "
-        f"{small_text(drift.loss)} at most over {drift.steps} steps"
+        f"{small_text(drift.loss)} at most over {counted(drift.steps, 'step')}"
     )
     return lines
 

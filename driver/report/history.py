@@ -5,16 +5,20 @@ from typing import Any
 
 from rich.text import Text
 
+from driver.arms import read_canonical, told_apart
 from driver.records import HistoryAdded, HistoryReceipt, HistoryReport
 from driver.report.markdown import plain, table_row
 from driver.report.terminal import (
     TextTable,
     new_console,
     number_text,
+    range_text,
+    ratio_text,
     text_of,
     visible,
     write_line,
 )
+from driver.wording import counted
 
 _STYLE = {"qualified": "green", "unqualified": "yellow", "failed": "bold red"}
 _MOST_REFUSED = 20
@@ -30,7 +34,7 @@ def added(found: HistoryAdded) -> str:
     lines.append(
         f"{found.added} added, {found.renewed} renewed, {found.unchanged} there already, "
         f"{len(found.unreadable)} not added; "
-        f"{found.total} receipts in {found.database}"
+        f"{counted(found.total, 'receipt')} in {found.database}"
     )
     return "\n".join(map(visible, lines))
 
@@ -50,15 +54,21 @@ def listing(rows: Sequence[HistoryReceipt], width: int = 110, colour: bool = Fal
         if row.checked != "valid":
             word += f", {row.checked.upper() if row.checked == 'invalid' else row.checked}"
         table.add(
-            date_text(row), row.preset[:40], f"{row.arm_a},{row.arm_b}",
-            *([row.machine[:60]] if machines else []), row.browser[:40], number_text(row.ratio),
-            "" if row.ratio_low is None or row.ratio_high is None
-            else f"{row.ratio_low:.4g} to {row.ratio_high:.4g}",
+            date_text(row), row.preset[:40], _arms(row),
+            *([row.machine[:60]] if machines else []), row.browser[:40], ratio_text(row.ratio),
+            range_text(row.ratio_low, row.ratio_high, row.margin),
             Text(word, style=style), row.digest[:8],
         )  # fmt: skip
     console.print(table)
-    write_line(console, f"{len(rows)} receipt{'s' * (len(rows) != 1)}")
+    write_line(console, counted(len(rows), "receipt"))
     return text_of(console)
+
+
+def _arms(row: HistoryReceipt) -> str:
+    """Both arms as `--arms` has them, with the options in which two of one name differ."""
+    pair = read_canonical(row.canonical_a), read_canonical(row.canonical_b)
+    names = zip((row.arm_a, row.arm_b), told_apart(*pair), strict=True)
+    return ",".join(f"{name}:{own.replace(' ', '+')}" if own else name for name, own in names)
 
 
 def date_text(row: HistoryReceipt) -> str:
@@ -71,11 +81,10 @@ def against(found: HistoryReport, width: int = 110) -> str:
     headings = ("", "against", "runs", "earlier", "new", "new/earlier", "95% interval", "answer")
     table = TextTable(headings, ("", "against", "answer"), head=2)
     for change in found.changes:
-        known = change.low is not None and change.high is not None
         table.add(
             change.of, change.against, str(change.runs), number_text(change.earlier),
-            number_text(change.new), number_text(change.change),
-            f"{change.low:.4g} to {change.high:.4g}" if known else "none", change.word,
+            number_text(change.new), ratio_text(change.change),
+            range_text(change.low, change.high, found.margin) or "none", change.word,
         )  # fmt: skip
     console.print(table)
     for change in found.changes:
@@ -99,10 +108,9 @@ def against_markdown(found: HistoryReport) -> str:
         "|---|---|---:|---:|---:|---:|---|---|",
     ]
     for c in found.changes:
-        known = c.low is not None and c.high is not None
         cells = (
             c.of, c.against, str(c.runs), number_text(c.earlier), number_text(c.new),
-            number_text(c.change), f"{c.low:.4g} to {c.high:.4g}" if known else "none", c.word,
+            ratio_text(c.change), range_text(c.low, c.high, found.margin) or "none", c.word,
         )  # fmt: skip
         lines.append(table_row(*cells))
     lines.append("")
@@ -121,7 +129,7 @@ def answer(columns: Sequence[str], rows: Sequence[Sequence[Any]], width: int = 1
     for row in rows:
         table.add(*map(value_text, row))
     console.print(table)
-    write_line(console, f"{len(rows)} row{'s' * (len(rows) != 1)}")
+    write_line(console, counted(len(rows), "row"))
     return text_of(console)
 
 

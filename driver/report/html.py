@@ -23,6 +23,7 @@ from driver.report.profile import PROFILE_HEADINGS, profile_notes, profile_rows
 from driver.report.terminal import number_text, visible
 from driver.report.words import (
     MARK,
+    arm_name,
     curve_lines,
     doubts,
     estimate_lines,
@@ -36,6 +37,7 @@ from driver.report.words import (
     variants_tried,
     what_ran,
 )
+from driver.wording import counted
 
 if TYPE_CHECKING:
     from driver.report import figures
@@ -43,6 +45,7 @@ else:  # it needs matplotlib, which takes a third of a second to import
     figures = later("driver.report.figures")
 
 _LONGEST = 2000  # characters of one value
+_COLUMNS = {"wide": 84, "narrow": 40}  # of text that is laid out before the page knows its width
 _MOST_ROWS = 400  # of one free-form table
 
 
@@ -51,6 +54,7 @@ class _Arm:
     """One side, everything the page shows of it."""
 
     plan: ArmPlan
+    name: str
     summary: ArmSummary
     options: tuple[str, ...]
     quartiles: str
@@ -82,7 +86,7 @@ def html(receipt: Receipt, check: Examination | None = None) -> str:
         estimate_lines=estimate_lines(receipt),
         curve_lines=curve_lines(receipt),
         profile_headings=PROFILE_HEADINGS,
-        historical=comparison_text(receipt),
+        historical=_historical(receipt),
         gates=sorted(receipt.gates, key=lambda gate: list(_FIRST).index(gate.status)),
         gate_counts=_gate_counts(receipt.gates),
         commands=_commands(receipt),
@@ -94,6 +98,7 @@ def _arm(receipt: Receipt, arm: ArmPlan) -> _Arm:
     mine = [slot for slot in receipt.slots if slot.side == arm.side]
     return _Arm(
         plan=arm,
+        name=arm_name(receipt, arm.side),
         summary=summary,
         options=tuple(f"{key}={arm.options[key]}" for key in sorted(arm.options)),
         quartiles=quartiles_text(summary),
@@ -108,21 +113,28 @@ def _arm(receipt: Receipt, arm: ArmPlan) -> _Arm:
     )
 
 
+def _historical(receipt: Receipt) -> Mapping[str, str]:
+    """The comparison as text for a wide and for a narrow page; empty for another recipe."""
+    found = {kind: comparison_text(receipt, width) for kind, width in _COLUMNS.items()}
+    return found if all(found.values()) else {}
+
+
 # --------------------------------------------------------------------------- the first screen
 
 
-# What a reader looks for comes first, in words for a sentence.
+# What a reader looks for comes first, in words for a sentence: of one gate, and of several.
 _FIRST = {
-    "fail": "failed",
-    "unknown": "could not be judged",
-    "pass": "passed",
-    "not-applicable": "do not apply",
+    "fail": ("failed", "failed"),
+    "unknown": ("could not be judged", "could not be judged"),
+    "pass": ("passed", "passed"),
+    "not-applicable": ("does not apply", "do not apply"),
 }
 
 
 def _gate_counts(gates: Sequence[Gate]) -> str:
     counts = {status: sum(gate.status == status for gate in gates) for status in _FIRST}
-    return ", ".join(f"{counts[s]} {words}" for s, words in _FIRST.items() if counts[s]) or "none"
+    said = (counted(counts[status], *words) for status, words in _FIRST.items() if counts[status])
+    return ", ".join(said) or "none"
 
 
 def _commands(receipt: Receipt) -> Sequence[tuple[str, str]]:
@@ -199,8 +211,8 @@ def _shown(value: object) -> object:
 
 
 def _breaks(value: str) -> Markup:
-    """With places where a long word without spaces may break: after `+`, `,`, `/` and `:`."""
-    words = re.split(r"(?<=[+,/:])", str(_shown(value)))
+    """With places where a long word without spaces may break: after `+`, `,`, `/`, `:` and `_`."""
+    words = re.split(r"(?<=[+,/:_])", str(_shown(value)))
     return Markup("<wbr>").join(map(escape, words))
 
 
@@ -215,6 +227,7 @@ _ENVIRONMENT = jinja2.Environment(
 )
 _ENVIRONMENT.filters |= {
     "number": number_text,
+    "counted": counted,
     "breaks": _breaks,
     "rows": _rows,
     "value": _value,

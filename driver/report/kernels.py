@@ -11,6 +11,7 @@ from driver.records import (
     KernelReport,
 )
 from driver.report.terminal import TextTable, new_console, number_text, text_of, write_line
+from driver.wording import counted
 
 _WIDE = 100  # columns from which quartiles are shown
 _LEGEND = (
@@ -28,12 +29,12 @@ def kernels(found: KernelReport, width: int = 100, colour: bool = False) -> str:
     console = new_console(width, colour)
     write_line(console, found.arm.replace(":", "  ", 1).replace("+", " "), "bold")
     load = number_text(found.load_before.get("load_1min"))
-    where = f"{found.ran['threads']} thread(s)" if "threads" in found.ran else "one queue"
+    where = counted(found.ran["threads"], "thread") if "threads" in found.ran else "one queue"
     write_line(console, f"{where}, load {load or 'not known'}")
     console.print()
     if found.fork:
         fork, (low, high) = found.fork, found.fork.fork_us_quartiles
-        words = f"a fork and join of {fork.threads} thread(s): {fork.fork_us:.3g} µs"
+        words = f"a fork and join of {counted(fork.threads, 'thread')}: {fork.fork_us:.3g} µs"
         times = f"{len(fork.samples_ms)} samples of {fork.forks_per_sample}"
         write_line(console, f"{words} ({low:.3g}–{high:.3g}), {times}")
         for uneven in fork.uneven:

@@ -12,9 +12,11 @@ from driver.report.terminal import (
     TextTable,
     new_console,
     number_text,
+    ratio_text,
     text_of,
     write_line,
 )
+from driver.wording import interval_text
 
 
 def ladder(found: LadderReport, width: int = 100, colour: bool = False) -> str:
@@ -70,7 +72,7 @@ def ladder_losses(found: LadderReport) -> list[str]:
         if not pair.claims:
             lines.append(f"{step}: no claim: {'; '.join(pair.reasons)}")
             continue
-        times = f"{number_text(pair.ratio)} times as fast [{_pair_interval(pair)}]"
+        times = f"{ratio_text(pair.ratio)} times as fast [{_pair_interval(pair)}]"
         apart = f", {number_text(pair.apart.gain)} in its products" if pair.apart.gain else ""
         words = {"slower": "lost", "equivalent": "made no difference", "unsure": "no proven gain"}
         if pair.word in words:
@@ -99,7 +101,7 @@ def _rungs_table(found: LadderReport) -> TextTable:
             table.add(
                 rung.label, number_text(pair.after_step_ms),
                 number_text(pair.before_step_ms),
-                number_text(pair.ratio) if pair.claims else "no claim",
+                ratio_text(pair.ratio) if pair.claims else "no claim",
                 _pair_interval(pair) if pair.claims else "",
                 (pair.word or "") if pair.claims else "", _apart(pair.apart),
                 Text(pair.verdict) if pair.verdict else "no receipt",
@@ -110,7 +112,7 @@ def _rungs_table(found: LadderReport) -> TextTable:
 def _pair_interval(pair: LadderPair) -> str:
     if pair.low is None or pair.high is None:
         return "no interval"
-    return f"{pair.low:.4g} to {pair.high:.4g}"
+    return interval_text(pair.low, pair.high)
 
 
 def _apart(apart: Apart) -> str:

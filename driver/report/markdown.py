@@ -10,17 +10,18 @@ from collections.abc import Iterator
 
 from driver.receipt import Examination
 from driver.records import Receipt
-from driver.report.terminal import number_text, visible
+from driver.report.terminal import number_text, range_text, ratio_text, visible
 from driver.report.words import (
     MARK,
+    arm_name,
     curve_lines,
     doubts,
     estimate_lines,
-    interval_text,
     quartiles_text,
     roofline_share,
     verdict_line,
 )
+from driver.wording import counted
 
 _BADGE = {"qualified": "✅", "unqualified": "⚠️", "failed": "❌"}
 _LONGEST = 600  # characters of one value: this is a summary
@@ -53,15 +54,17 @@ def _lines(receipt: Receipt, check: Examination | None) -> Iterator[str]:
     yield "|---|---|--:|--:|--:|--:|--:|"
     for arm, summary in zip(receipt.plan.arms, receipt.comparison.arms, strict=True):
         yield table_row(
-            arm.side, arm.name, number_text(summary.median_step_ms), quartiles_text(summary),
-            number_text(summary.gflops), roofline_share(receipt, summary), str(summary.windows),
+            arm.side, arm_name(receipt, arm.side), number_text(summary.median_step_ms),
+            quartiles_text(summary), number_text(summary.gflops), roofline_share(receipt, summary),
+            str(summary.windows),
         )  # fmt: skip
     yield ""
     estimate = receipt.comparison.estimate
     yield "| time of A / time of B | 95% interval | blocks | B against A | margin |"
     yield "|--:|---|--:|---|--:|"
     yield table_row(
-        number_text(estimate.ratio) or "none", interval_text(estimate) or "none",
+        ratio_text(estimate.ratio) or "none",
+        range_text(estimate.low, estimate.high, receipt.plan.margin) or "none",
         str(estimate.blocks), estimate.word, f"{receipt.plan.margin:.3g}",
     )  # fmt: skip
     yield ""
@@ -71,7 +74,9 @@ def _lines(receipt: Receipt, check: Examination | None) -> Iterator[str]:
     yield ""
     short = [gate for gate in receipt.gates if gate.status in ("fail", "unknown")]
     if not short:
-        yield f"All {len(receipt.gates)} gates passed or do not apply."
+        passed = sum(gate.status == "pass" for gate in receipt.gates)
+        others = len(receipt.gates) - passed
+        yield f"{counted(passed, 'gate')} passed, {counted(others, 'does', 'do')} not apply."
         return
     yield f"{len(short)} of {len(receipt.gates)} gates did not pass:"
     yield ""

@@ -9,21 +9,22 @@ from driver.records import (
     Profile,
 )
 from driver.report.terminal import TextTable, number_text, percent_text, write_line
+from driver.wording import counted
 
 PROFILE_HEADINGS = ("operation", "calls", "ms/step", "share", "GFLOP/s")
 PRODUCTS = ("matmul_", "head_")  # how the operations that are matrix products begin
 
 
-def profile_of(console: Console, arm: ArmPlan) -> None:
+def profile_of(console: Console, arm: ArmPlan, name: str = "") -> None:
     """Where a step's time goes, the longest first, or why that is not known; else nothing."""
-    profile = arm.profile
+    profile, name = arm.profile, name or arm.name
     if profile:
-        write_line(console, f"profile of {arm.side} {arm.name}", "bold")
+        write_line(console, f"profile of {arm.side} {name}", "bold")
         console.print(_profile_table(profile))
         for line in profile_notes(profile):
             write_line(console, line)
     elif arm.profile_reason:
-        write_line(console, f"no profile of {arm.side} {arm.name}: {arm.profile_reason}")
+        write_line(console, f"no profile of {arm.side} {name}: {arm.profile_reason}")
     if profile or arm.profile_reason:
         console.print()
 
@@ -73,11 +74,12 @@ def _cost_line(profile: Profile) -> str:
     cost, spread = profile.cost, profile.cost_range
     words = "not known" if cost is None else f"{cost - 1:+.1%} of a step"
     if spread:
-        words += f" ({spread[0] - 1:+.1%} to {spread[1] - 1:+.1%} over {profile.rounds} round(s))"
+        rounds = counted(profile.rounds, "round")
+        words += f" ({spread[0] - 1:+.1%} to {spread[1] - 1:+.1%} over {rounds})"
     return (
         f"the profiler's own cost: {words}; {number_text(profile.wall_ms)} ms/step without it, "
         f"{number_text(profile.wall_profiled_ms)} with it, "
-        f"windows of {profile.samples.steps} step(s)" + _round_words(profile)
+        f"windows of {counted(profile.samples.steps, 'step')}" + _round_words(profile)
     )
 
 

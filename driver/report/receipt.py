@@ -18,16 +18,18 @@ from driver.report.terminal import (
     new_console,
     number_text,
     picture_of,
+    range_text,
+    ratio_text,
     text_of,
     write_line,
 )
 from driver.report.words import (
     MARK,
+    arm_name,
     curve_lines,
     estimate_lines,
     first_known,
     how_opened,
-    interval_text,
     quartiles_text,
     roofline_share,
     variants_tried,
@@ -89,7 +91,7 @@ def _page(console: Console, receipt: Receipt) -> None:
     console.print(_slots_table(receipt.slots))
     console.print()
     for arm in plan.arms:
-        profile_of(console, arm)
+        profile_of(console, arm, arm_name(receipt, arm.side))
     write_comparison(console, receipt)
     console.print(_gates_table(receipt.gates))
     console.print()
@@ -112,7 +114,8 @@ def curve_over_presets(rows: Sequence[tuple[str, int, Receipt | None]], width: i
         table.add(
             name, f"{parameters:,}", number_text(a.median_step_ms),
             number_text(b.median_step_ms),
-            number_text(estimate.ratio), interval_text(estimate), receipt.verdict.status,
+            ratio_text(estimate.ratio),
+            range_text(estimate.low, estimate.high, receipt.plan.margin), receipt.verdict.status,
         )  # fmt: skip
     console.print(table)
     return text_of(console)
@@ -125,7 +128,7 @@ def _arms_table(receipt: Receipt) -> TextTable:
     for summary in receipt.comparison.arms:
         mine = [slot for slot in receipt.slots if slot.side == summary.side]
         table.add(
-            summary.side, summary.arm.partition(":")[0], number_text(summary.median_step_ms),
+            summary.side, arm_name(receipt, summary.side), number_text(summary.median_step_ms),
             quartiles_text(summary),
             number_text(summary.gflops), roofline_share(receipt, summary), str(summary.windows),
             number_text(first_known(slot.first_step_ms for slot in mine)),

@@ -11,6 +11,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from driver.wording import interval_text, told_apart_from
+
 # Unicode's control, format, surrogate, private and unassigned characters and line separators.
 _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
@@ -166,6 +168,16 @@ def percent_text(value: float | None) -> str:
 
 def number_text(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
+
+
+def ratio_text(value: float | None) -> str:
+    """A ratio as `number_text` has it, but never 1 where it is not."""
+    return "" if value is None else told_apart_from(value)
+
+
+def range_text(low: float | None, high: float | None, margin: float) -> str:
+    """An interval of a ratio, told from 1 and from the margin; empty without one."""
+    return "" if low is None or high is None else interval_text(low, high, (1.0, 1 + margin))
 
 
 def small_text(value: float | None) -> str:

@@ -25,6 +25,7 @@ from matplotlib.lines import Line2D
 from driver import trend
 from driver.records import HistoryReceipt
 from driver.report.terminal import visible
+from driver.wording import counted
 
 MOST_GROUPS = 4  # of preset, machine, browser and adapter
 MOST_ARMS, MOST_PAIRS = 4, 3
@@ -102,13 +103,14 @@ def picture(rows: Sequence[HistoryReceipt], kind: Kind = "svg") -> Trend:
     )
     if not dated:
         raise ValueError("no receipt with a date")
-    notes = [f"{len(rows) - len(dated)} receipts without a date"] if len(rows) > len(dated) else []
+    without = len(rows) - len(dated)
+    notes = [f"{counted(without, 'receipt')} without a date"] if without else []
     groups: dict[tuple[str, ...], list[HistoryReceipt]] = {}
     for row in dated:
         groups.setdefault((row.preset, row.machine, row.browser, row.adapter), []).append(row)
     ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
     for key, left in ordered[MOST_GROUPS:]:
-        notes.append(f"{len(left)} receipts of {', '.join(filter(None, key))[:150]}")
+        notes.append(f"{counted(len(left), 'receipt')} of {', '.join(filter(None, key))[:150]}")
     panels: list[Panel] = []
     for key, found in ordered[:MOST_GROUPS]:
         more, left_out = _panels(key, found)

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from driver.adapter import best_sample
-from driver.arms import told_apart
+from driver.arms import short_names
 from driver.receipt import Examination, from_the_faster_side
 from driver.records import BY_HAND, ArmPlan, ArmSummary, Estimate, Receipt, Side, Slot
-from driver.report.terminal import number_text, small_text
+from driver.report.terminal import number_text, range_text, ratio_text, small_text
 from driver.tensors import executed_flops
+from driver.wording import counted, interval_text, told_apart_from
 
 MARK = {"pass": "pass", "fail": "FAIL", "unknown": "unknown", "not-applicable": "n/a"}
 
@@ -57,19 +58,20 @@ def estimate_lines(receipt: Receipt) -> list[str]:
     suspect = [block for block in found.blocks if block.suspect]
     if found.sensitivity:
         names = ", ".join(str(block.block) for block in suspect)
+        blocks = "block" if len(suspect) == 1 else "blocks"
         left = (
             estimate_line(found.sensitivity, receipt)
             if found.sensitivity.blocks
             else ("none is left")
         )
-        lines.append(f"without suspect block(s) {names} ({suspect[0].suspect[0]}): {left}")
+        lines.append(f"without suspect {blocks} {names} ({suspect[0].suspect[0]}): {left}")
     return lines
 
 
 def estimate_line(estimate: Estimate, receipt: Receipt) -> str:
     if estimate.ratio is None:
         return f"no ratio: {estimate.reason}"
-    interval = interval_text(estimate) or "no interval"
+    interval = range_text(estimate.low, estimate.high, receipt.plan.margin) or "no interval"
     words = {
         "faster": "B is faster than A",
         "slower": "B is slower than A",
@@ -78,8 +80,8 @@ def estimate_line(estimate: Estimate, receipt: Receipt) -> str:
     }[estimate.word]
     why = f" ({estimate.reason})" if estimate.reason else ""
     return (
-        f"time of A / time of B = {estimate.ratio:.4g}  [{interval}]  {estimate.blocks} block(s): "
-        f"{words}{why}"
+        f"time of A / time of B = {ratio_text(estimate.ratio)}  [{interval}]  "
+        f"{counted(estimate.blocks, 'block')}: {words}{why}"
     )
 
 
@@ -89,14 +91,17 @@ def curve_lines(receipt: Receipt) -> list[str]:
         error = comparison.curve_errors.get(arm.side)
         if error and error.loss is not None:
             trained = max(arm.total_steps, error.steps)
-            steps = f"{error.steps} of {trained}" if error.steps < trained else str(error.steps)
+            steps = counted(trained, "step")
+            if error.steps < trained:
+                steps = f"{error.steps} of {steps}"
             lines.append(
-                f"{arm.side} against the float64 reference over {steps} steps: loss "
+                f"{arm.side} against the float64 reference over {steps}: loss "
                 f"{error.loss:.1e}, gradient norm {small_text(error.grad_norm)} relative"
             )
     drift = comparison.drift
     if drift.loss is not None:
-        lines.append(f"A against B over {drift.steps} common steps: loss {drift.loss:.1e} relative")
+        steps = counted(drift.steps, "common step")
+        lines.append(f"A against B over {steps}: loss {drift.loss:.1e} relative")
     return lines
 
 
@@ -109,7 +114,7 @@ def what_ran(receipt: Receipt, side: Side) -> Iterator[str]:
     if "simd" in ran:
         simd = {"scalar": "without SIMD", "simd128": "SIMD", "relaxed": "relaxed SIMD"}
         level = simd.get(str(ran["simd"]), str(ran["simd"]))
-        threads = "1 thread" if ran.get("threads") == 1 else f"{ran.get('threads')} threads"
+        threads = counted(ran.get("threads"), "thread")
         bits = {"i32": "32-bit", "i64": "64-bit"}.get(str(memory.get("address_type")), "unknown")
         kind = "shared " if memory.get("shared") is True else "unshared "
         yield f"ran {level}, {threads}, {bits} {kind}memory"
@@ -123,7 +128,7 @@ def what_ran(receipt: Receipt, side: Side) -> Iterator[str]:
         )
         if memory.get(key)
     ]
-    growths = f", {memory['growths']} growths" if "growths" in memory else ""
+    growths = f", {counted(memory['growths'], 'growth')}" if "growths" in memory else ""
     if sizes:
         yield f"memory {', '.join(sizes)}{growths}"
 
@@ -176,7 +181,7 @@ def faster_arm(receipt: Receipt) -> tuple[ArmPlan, ArmPlan, str] | None:
         return None
     times, _, _ = from_the_faster_side(estimate)
     fast, slow = (b, a) if estimate.ratio >= 1 else (a, b)
-    return fast, slow, f"{times:.3g}"
+    return fast, slow, told_apart_from(times, digits=3)
 
 
 @dataclass(frozen=True)
@@ -196,8 +201,10 @@ def hero(receipt: Receipt) -> Hero:
     fast, slow, times = found
     one, other = _named(receipt, fast), _named(receipt, slow)
     _, low, high = from_the_faster_side(estimate)
-    interval = f"95% interval {low:.3g} to {high:.3g}" if low and high else "no interval"
-    basis = f"{interval}, {estimate.blocks} block{'' if estimate.blocks == 1 else 's'}"
+    limits = (1.0, 1 + receipt.plan.margin)
+    ends = interval_text(low, high, limits, 3) if low and high else ""
+    interval = f"95% interval {ends}" if ends else "no interval"
+    basis = f"{interval}, {counted(estimate.blocks, 'block')}"
     if estimate.word == "unsure":
         detail = f"{times} times as fast in the mean, {basis}"
         return Hero("unsure", f"whether {one} is faster than {other}", detail)
@@ -208,9 +215,13 @@ def hero(receipt: Receipt) -> Hero:
 
 
 def _named(receipt: Receipt, arm: ArmPlan) -> str:
-    """`B wasm`, with what sets it apart where the other arm has that name too and it is short."""
-    own = told_apart(*receipt.plan.arms)["AB".index(arm.side)]
-    return f"{arm.side} {arm.name}" + (f" ({own})" if 0 < len(own) <= 60 else "")
+    """`B wasm`, with what sets it apart where the other arm has that name too."""
+    return f"{arm.side} {arm_name(receipt, arm.side)}"
+
+
+def arm_name(receipt: Receipt, side: Side) -> str:
+    """The side's arm as every heading and table names it."""
+    return short_names(*receipt.plan.arms)["AB".index(side)]
 
 
 def longest_curve(slots: Iterable[Slot], side: Side) -> list[float]:
@@ -222,12 +233,6 @@ def quartiles_text(summary: ArmSummary) -> str:
     if summary.quartile1_step_ms is None or summary.quartile3_step_ms is None:
         return ""
     return f"{number_text(summary.quartile1_step_ms)}–{number_text(summary.quartile3_step_ms)}"
-
-
-def interval_text(estimate: Estimate) -> str:
-    if estimate.low is None or estimate.high is None:
-        return ""
-    return f"{estimate.low:.4g} to {estimate.high:.4g}"
 
 
 def _mebibytes(value: object) -> str:

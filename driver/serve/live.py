@@ -2,14 +2,16 @@
 
 import asyncio
 import contextlib
+import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from driver.arms import short_names
 from driver.progress import Silent, State
 from driver.records import ArmSummary, Receipt, Side, Slot
 from driver.report import hero
-from driver.report.words import first_known
+from driver.report.words import arm_name, first_known
 from driver.run import Request
 from driver.serve.state import (
     ArmResult,
@@ -82,15 +84,21 @@ class PageDisplay(Silent):
         )
 
     def _arm(self, side: Side) -> ArmView:
-        name, now = self._request.arms[_SIDES.index(side)].name, self._state.arms.get(side)
+        plan, now = self._state.plan, self._state.arms.get(side)
+        name = short_names(*(plan.arms if plan else self._request.arms))[_SIDES.index(side)]
         if now is None:
             return ArmView(side=side, name=name, label=name)
         return ArmView(
-            side=side, name=name, label=now.label, step_ms=now.last_ms,
+            side=side, name=name, label=_more_than(name, now.label), step_ms=now.last_ms,
             median_step_ms=now.median_ms, windows=len(now.windows_ms),
             newest_ms=tuple(now.windows_ms[-MOST_WINDOWS:]), loss=now.loss,
             curve=thinned(now.curve),
         )  # fmt: skip
+
+
+def _more_than(name: str, label: str) -> str:
+    """The label, or the name where the label has no other words."""
+    return name if set(label.split()) <= set(re.findall(r"[^\s()]+", name)) else label
 
 
 def _place(state: State) -> Place | None:
@@ -158,11 +166,10 @@ def result_of(receipt: Receipt, path: Path, number: int, interrupted: bool) -> R
 
 def _arm(receipt: Receipt, summary: ArmSummary) -> ArmResult:
     mine = [slot for slot in receipt.slots if slot.side == summary.side]
-    arm = next(arm for arm in receipt.plan.arms if arm.side == summary.side)
     low, high = summary.quartile1_step_ms, summary.quartile3_step_ms
     return ArmResult(
         side=summary.side,
-        name=arm.name,
+        name=arm_name(receipt, summary.side),
         step_ms=summary.median_step_ms,
         quartiles=None if low is None or high is None else (low, high),
         gflops=summary.gflops,
