@@ -192,7 +192,7 @@ class WebgpuArm {
     const where = `by the end of step ${this.t - 1}`;
     throw new ArmError(
       "failed",
-      `f16=${this.ran.f16}: weights beyond 65504, the largest half, or not numbers were packed ${count} time(s) ${where}; ` +
+      `f16=${this.ran.f16}: weights beyond 65504, the largest half, or not numbers were packed ${count === 1 ? "once" : `${count} times`} ${where}; ` +
         "use f16=off for this state and recipe",
     );
   }
