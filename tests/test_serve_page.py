@@ -305,11 +305,15 @@ async def test_by_keyboard_alone_and_for_everybody(visit: Open, tmp_path: Path) 
         await tab_to(page, "stop")
         await slot_runs(page, 2)
         tree = await page.locator("body").aria_snapshot()
-        assert re.search(r'progressbar "Slot \d of 4, block 1 of 1: [AB] null( \(ms=[\d.]+\))?"', tree)
+        assert re.search(
+            r'progressbar "Slot \d of 4, block 1 of 1: [AB] null( \(ms=[\d.]+\))?"', tree
+        )
         assert re.search(r"status: .?Slot \d of 4", tree)
         assert 'button "Stop"' in tree and 'rowheader "1"' in tree
         await expect(page.locator("#curve svg")).to_have_attribute(
-            "aria-label", re.compile(r"[AB] null: loss [\d.]+ at step 1"), timeout=RUN_MS
+            "aria-label",
+            re.compile(r"[AB] null( \(ms=[\d.]+\))?: loss [\d.]+ at step 1"),
+            timeout=RUN_MS,
         )
         await check_for_everybody(page)
         await result_shown(page)

@@ -527,7 +527,7 @@ async def test_weights_that_no_half_holds_end_the_window(session, server) -> Non
     failure = await failure_of(session, server, case, f16="storage")
     assert failure.kind == "failed"
     assert "f16=storage: weights beyond 65504" in failure.message
-    assert "packed 1 time(s) by the end of step 2" in failure.message
+    assert "packed once by the end of step 2" in failure.message
     assert "use f16=off" in failure.message
     case.state["h.0.mlp.w1"][1, 2] = 1e6  # infinite as a half: nothing of it may pass for a number
     failure = await failure_of(session, server, case, f16="storage")
