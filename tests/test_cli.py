@@ -1,6 +1,7 @@
 """Commands as a person types them: exit codes, messages, what goes to stdout."""
 
 import inspect
+import itertools
 import json
 import os
 import re
@@ -47,8 +48,6 @@ def bad_usage(tmp_path: Path) -> dict[str, tuple[list[str], str]]:
     """Name → arguments and what the message has to say; all of them end with code 2."""
     short = tmp_path / "short.txt"
     short.write_bytes(b"abc")
-    not_a_browser = tmp_path / "browser"
-    not_a_browser.write_text("no")
     file = tmp_path / "file"
     file.write_text("")
     run = ["run", "--preset", "tiny"]
@@ -91,8 +90,6 @@ def bad_usage(tmp_path: Path) -> dict[str, tuple[list[str], str]]:
         "an empty number": (["calibrate", "--runs", ""], "'--runs': '' should be"),
         "bad require": ([*run, "--require", "luck"], "luck"),
         "out is a file": ([*run, "--out", str(file)], str(file)),
-        "browser is no program": ([*run, "--browser", str(not_a_browser)], str(not_a_browser)),
-        "browser missing": ([*run, "--browser", str(tmp_path / "none")], "none"),
         "wasm at behemoth": (["run", "--preset", "behemoth", "--arms", "wasm,wasm64"], "wasm64"),
         "unknown command": (["fly"], "fly"),
         "unknown flag": ([*run, "--fast"], "--fast"),
@@ -146,6 +143,40 @@ def test_no_browser_at_all(
         code, _, err = driver(*command)
         assert code == 3
         assert "apt-get install chromium" in err
+
+
+@pytest.mark.parametrize("by_environment", [False, True])
+@pytest.mark.parametrize("kind", ["missing", "no program", "does not start", "cannot be driven"])
+def test_a_browser_that_is_not_there(
+    driver: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, by_environment: bool
+) -> None:
+    """Code 3; and the doctor's table has it as a gap beside everything else, with what to do."""
+    path = tmp_path / ("firefox" if kind == "cannot be driven" else "browser")
+    if kind != "missing":
+        path.write_text("#!/bin/sh\nexit 0\n")
+        path.chmod(0o644 if kind == "no program" else 0o755)
+    given = [] if by_environment else ["--browser", path]
+    if by_environment:
+        monkeypatch.setenv("DRIVER_BROWSER", str(path))
+    code, out, _ = driver("doctor", "--json", *given)
+    checks = {check["name"]: check for check in json.loads(out)["checks"]}
+    assert code == 3
+    assert checks["browser"]["status"] == "missing"
+    assert str(path) in checks["browser"]["value"] or "Playwright" in checks["browser"]["value"]
+    assert checks["browser"]["remedy"]
+    assert checks["python"]["status"] == "ok"
+    code, _, err = driver("geometry", "--preset", "tiny", *given)
+    assert code == (2 if kind == "cannot be driven" else 3)
+    assert str(path) in err
+
+
+def test_the_table_of_a_machine_without_its_browser(driver: Run) -> None:
+    code, out, err = driver("doctor", "--browser", "/nope")
+    assert code == 3
+    assert err == ""
+    assert "'/nope' (from --browser) does not exist" in out
+    assert "→ Give the path of a Chromium" in out
+    assert "Not ready: without browser no arm runs" in " ".join(out.split())
 
 
 def test_null_has_nothing_to_replay(driver: Run, case: Path, tmp_path: Path) -> None:
@@ -490,6 +521,49 @@ def test_stdout_that_cannot_be_written(command: list[str]) -> None:
         assert process.stdout and process.stderr
         process.stdout.close()
         assert b"Traceback" not in process.stderr.read()
+
+
+CLOSED = [combination for n in (1, 2, 3) for combination in itertools.combinations((0, 1, 2), n)]
+CLOSING = """
+import os, sys
+for number in map(int, sys.argv[1].split(",")):
+    os.close(number)
+os.execv(sys.executable, [sys.executable, "-m", "driver", *sys.argv[2:]])
+"""
+
+
+@pytest.mark.parametrize("closed", CLOSED, ids=str)
+def test_streams_that_are_closed(receipt: Path, tmp_path: Path, closed: tuple[int, ...]) -> None:
+    """They count as the null device: the code is the command's own, nothing lands elsewhere."""
+    page = tmp_path / "page.html"
+    for words, code in (
+        (["report", receipt, "--html", page], 0),
+        (["verify", receipt], 0),
+        (["verify", tmp_path / "none"], 2),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", CLOSING, ",".join(map(str, closed)), *words],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+    assert page.read_text().startswith("<!")
+    assert page.read_text().rstrip().endswith("</html>")
+
+
+@pytest.mark.parametrize("also_stderr", [False, True])
+@pytest.mark.parametrize("words", [["verify"], ["presets"], ["--help"], ["schema", "--help"]])
+def test_a_reader_that_left(receipt: Path, words: list[str], also_stderr: bool) -> None:
+    """Never code 1, which says that a receipt is invalid."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "driver", *words, *([receipt] if words == ["verify"] else [])],
+        stdout=writing, stderr=writing if also_stderr else subprocess.PIPE, check=False,
+    )  # fmt: skip
+    os.close(writing)
+    assert done.returncode == 2
+    assert not done.stderr
 
 
 def test_targets_that_are_no_files(driver: Run, case: Path, receipt: Path, tmp_path: Path) -> None:
