@@ -77,7 +77,7 @@ def test_named_browsers_that_are_none(tmp_path: Path, kind: str) -> None:
         with pytest.raises(BrowserMissing, match="executable") as caught:
             ask(str(path))
         assert str(path) in str(caught.value)
-        assert caught.value.exit_code == 2
+        assert caught.value.exit_code == 3
 
 
 def test_the_order_of_places(bare: Path, tmp_path: Path) -> None:

@@ -59,6 +59,9 @@ def main() -> None:
         finally:
             sys.stdout.flush()
     except OSError as error:
+        if error.filename is not None:  # a file, not a stream
+            _complain(f"{error.filename}: {error.strerror}")
+            sys.exit(UsageError.exit_code)
         # Stdout is closed or full, or stderr's reader left. The interpreter would try again at its
         # end, and complain.
         nowhere = os.open(os.devnull, os.O_WRONLY)

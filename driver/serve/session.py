@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -280,7 +281,7 @@ class Bench:
 def _by_fields(message: str) -> str:
     """A message with the page's fields in the place of the command line's options."""
     for option, field in (("--budget", "Time"), ("--blocks", "Blocks")):
-        message = message.replace(f"{option} ", f"“{field}” ")
+        message = re.sub(rf"{option}(?=:? )", f"“{field}”", message)
     return message
 
 
