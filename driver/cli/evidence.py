@@ -28,7 +28,7 @@ from driver.cli.frame import (
     parse_margin,
     terminal,
 )
-from driver.errors import UsageError
+from driver.errors import ReceiptError, UsageError
 from driver.parity import LEAST_BLOCKS, SIDES
 from driver.receipt import parse
 from driver.records import HistoryReceipt
@@ -95,7 +95,10 @@ def reproduce_command(
     """
     limit, base = parse_margin(margin), history.read_one(receipt)[0]
     budget_s = duration_s("--budget", budget) if budget is not None else None
-    request = reproduce.request_for(base, out, corpus_file, budget_s)
+    try:
+        request = reproduce.request_for(base, out, corpus_file, budget_s)
+    except ReceiptError as error:
+        raise ReceiptError(f"{receipt}: {error}") from error
     check_threads(request.arms)
     check_places(out)
     data, path = measured(
