@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from driver.errors import CaseError, UsageError
+from driver.faults import in_words
 from driver.records import ModelConfig
 from driver.tensors import State, table
 
@@ -115,7 +116,7 @@ def _config(path: Path, text: str | None) -> ModelConfig:
         # What is wrong with all of it, or lacks, has no value of its own to show.
         whole = isinstance(first["input"], dict)
         value = "" if whole else f" (value {first['input']!r:.200})"
-        raise CaseError(f"{path}: config: {where}: {first['msg']}{value}") from error
+        raise CaseError(f"{path}: config: {where}: {in_words(first)}{value}") from error
 
 
 def _tokens(path: Path, config: ModelConfig, tokens: NDArray[Any] | None) -> NDArray[np.int32]:

@@ -69,9 +69,10 @@ class DoctorReport(Record):
         return tuple(c.name for c in self.checks if c.status == "missing" and c.name in _NEEDED)
 
 
-async def examine(choice: BrowserChoice | None) -> DoctorReport:
+async def examine(choice: BrowserChoice | None, lack: str | None = None) -> DoctorReport:
     """Examines Python, the machine, the compiler, and what a page in the browser can do.
 
+    Without a browser `lack` says why there is none, where that is known.
     Never raises for what is missing: that is what the report is for.
     """
     facts = await asyncio.to_thread(machine_facts)
@@ -82,7 +83,7 @@ async def examine(choice: BrowserChoice | None) -> DoctorReport:
     ]  # fmt: skip
     verdict: AdapterVerdict | None = None
     if choice is None:
-        checks.append(Check(name="browser", status="missing", value="none found", remedy=_UPDATE))
+        checks.append(_no_browser(lack or "none found"))
         return DoctorReport(checks=tuple(checks), adapter=None)
     try:
         async with (
@@ -94,7 +95,7 @@ async def examine(choice: BrowserChoice | None) -> DoctorReport:
             job = Job(job="doctor", program=(Op(op="probe"),))
             outcome = await run_job(session, server, job, deadline_s=PROBE_DEADLINE_S)
     except DriverError as error:
-        checks.append(Check(name="browser", status="missing", value=str(error), remedy=_UPDATE))
+        checks.append(_no_browser(str(error)))
         return DoctorReport(checks=tuple(checks), adapter=None)
 
     checks.append(_browser(browser))
@@ -248,6 +249,13 @@ def _terminal() -> Check:
 
 
 # --------------------------------------------------------------------------- with a browser
+
+
+def _no_browser(lack: str) -> Check:
+    """From an error's message: what is wrong is its first line, what to do about it the others."""
+    value, _, remedy = lack.partition("\n")
+    words = " ".join(remedy.split())
+    return Check(name="browser", status="missing", value=value, remedy=words or _UPDATE)
 
 
 def _browser(facts: BrowserFacts) -> Check:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from driver.arms import AUTO, OPTIONS, ArmSpec, Value
 from driver.errors import ArmError, ReceiptError, UsageError
-from driver.receipt import digest, parse
+from driver.receipt import digest
 from driver.records import ArmPlan, Pinned, Side
-from driver.store import read_receipt
+from driver.store import read_receipt, whole
 
 
 def pin_arms(specs: tuple[ArmSpec, ArmSpec], path: Path) -> tuple[ArmSpec, ArmSpec]:
@@ -19,16 +19,20 @@ def pin_arms(specs: tuple[ArmSpec, ArmSpec], path: Path) -> tuple[ArmSpec, ArmSp
     not in it.
     """
     data = read_receipt(path)
-    receipt = parse(data)
+    receipt = whole(path, data)
     if receipt.digest != digest(data):
         raise ReceiptError(f"{path}: was changed after it was written; its digest does not match")
     a, b = specs
     arms = receipt.plan.arms
-    return (_pinned(a, "A", arms, receipt.digest), _pinned(b, "B", arms, receipt.digest))
+    where = f"--pin {path}"
+    return (
+        _pinned(a, "A", arms, receipt.digest, where),
+        _pinned(b, "B", arms, receipt.digest, where),
+    )
 
 
 def _pinned(
-    spec: ArmSpec, side: Side, arms: tuple[ArmPlan, ArmPlan], receipt_digest: str
+    spec: ArmSpec, side: Side, arms: tuple[ArmPlan, ArmPlan], receipt_digest: str, where: str
 ) -> ArmSpec:
     left_open = [key for key, value in spec.options.items() if value == AUTO]
     if not left_open:
@@ -36,26 +40,26 @@ def _pinned(
     named = [arm for arm in arms if arm.name == spec.name]
     if not named:
         have = ", ".join(f"{arm.name!r:.20}" for arm in arms)
-        raise UsageError(f"--pin: the receipt has no arm {spec.name}, it has {have}")
+        raise UsageError(f"{where}: the receipt has no arm {spec.name}, it has {have}")
     source = next((arm for arm in named if arm.side == side), named[0])
-    choices = {key: _choice(spec.name, key, source) for key in left_open}
+    choices = {key: _choice(spec.name, key, source, where) for key in left_open}
     pinned = Pinned(
         receipt_digest=receipt_digest, side=source.side, options=tuple(sorted(left_open))
     )
     return spec.model_copy(update={"options": spec.options | choices, "pinned": pinned})
 
 
-def _choice(name: str, key: str, source: ArmPlan) -> Value:
+def _choice(name: str, key: str, source: ArmPlan, where: str) -> Value:
     """One option's value, read as if a person had written it: the receipt may be a stranger's."""
     value = source.options.get(key, AUTO)
     try:
         found = OPTIONS[name][key].parse(name, key, str(value))
     except ArmError:
         raise UsageError(
-            f"--pin: the receipt has {key}={value!r:.40} for arm {name}, which is no such choice"
+            f"{where}: the receipt has {key}={value!r:.40} for arm {name}, which is no such choice"
         ) from None
     if found == AUTO:
         raise UsageError(
-            f"--pin: the receipt does not say {key} of arm {name}; give it: --arms {name}:{key}=…"
+            f"{where}: the receipt does not say {key} of arm {name}; give it: --arms {name}:{key}=…"
         )
     return found

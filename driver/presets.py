@@ -17,6 +17,7 @@ from pydantic_core import ErrorDetails
 
 from driver.draws import Init, Offsets
 from driver.errors import PresetError, UsageError
+from driver.faults import in_words
 from driver.layout import PRESETS
 from driver.records import ModelConfig, Record
 from driver.tensors import parameter_count
@@ -32,6 +33,7 @@ PROGRAMS_BYTES = 2**30
 REFERENCE_BYTES_PER_PARAMETER = 214
 
 _LARGEST_FILE_BYTES = 2**20
+_LONGEST_DURATION = 1000  # letters; Python refuses integers of some thousand digits
 _SIZES = ("tiny", "small", "medium", "large", "xl", "behemoth")  # the order in which to list them
 
 
@@ -116,7 +118,7 @@ def load(name_or_file: str) -> Preset:
     if name_or_file in names():
         return _read(PRESETS / f"{name_or_file}.toml")
     looks_like_file = "/" in name_or_file or "\\" in name_or_file or name_or_file.endswith(".toml")
-    if looks_like_file or (name_or_file and _exists(name_or_file)):
+    if looks_like_file or (name_or_file and exists(name_or_file)):
         return _read(Path(name_or_file))
     near = difflib.get_close_matches(name_or_file.lower(), names(), n=1)
     hint = f" Did you mean {near[0]}?" if near else ""
@@ -147,15 +149,16 @@ def parse_duration(text: str) -> float:
 
     Raises UsageError for anything else, for zero and for more than 30 days.
     """
-    match = re.fullmatch(
-        r"([0-9]{1,7})s?|(?=[0-9])(?:([0-9]{1,7})h)?(?:([0-9]{1,7})m)?(?:([0-9]{1,7})s)?", text
-    )
+    form = r"([0-9]+)s?|(?=[0-9])(?:([0-9]+)h)?(?:([0-9]+)m)?(?:([0-9]+)s)?"
+    match = re.fullmatch(form, text) if len(text) <= _LONGEST_DURATION else None
     if match is None:
         raise UsageError(f"{_shown(text)} is not a duration; write 90, 90s, 20m, 1h or 1h30m")
     bare, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     total = bare + 3600 * hours + 60 * minutes + seconds
-    if not 0 < total <= 30 * 86400:
-        raise UsageError(f"the duration {_shown(text)} must be above 0 and at most 30 days")
+    if total == 0:
+        raise UsageError(f"the duration {_shown(text)} is 0; give 1s or more")
+    if total > 30 * 86400:
+        raise UsageError(f"the duration {_shown(text)} is too long: at most 30 days (720h)")
     return float(total)
 
 
@@ -208,7 +211,8 @@ def check_memory(preset: Preset, available_bytes: int, where: str = "this machin
 # --------------------------------------------------------------------------- reading a file
 
 
-def _exists(name: str) -> bool:
+def exists(name: str) -> bool:
+    """Whether there is a file or folder of that name; a name that none can have is no error."""
     try:
         return Path(name).exists()
     except (OSError, ValueError):  # too long a name, or a null byte in it
@@ -292,9 +296,7 @@ def _key_problems(keys: dict[str, Any]) -> list[str]:
 
 def _sentence(detail: ErrorDetails) -> str:
     """One problem found by pydantic, as key, value and what to do."""
-    message = detail["msg"].removeprefix("Value error, ")
-    message = message[:1].lower() + message[1:].replace("Input should", "should")
-    message = message.replace("input should", "should")
+    message = in_words(detail)
     if not detail["loc"]:  # a rule over several keys names them itself
         return message
     key = str(detail["loc"][0])

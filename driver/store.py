@@ -13,7 +13,9 @@ from pydantic import ValidationError
 
 from driver import layout
 from driver.errors import ReceiptError, UsageError
-from driver.records import Calibration, CalibrationKey
+from driver.faults import kind_of, listed
+from driver.receipt import parse
+from driver.records import Calibration, CalibrationKey, Receipt
 
 # Files of this project that are no receipts, by their format: what one is, and which command's.
 _OTHERS = {
@@ -27,16 +29,18 @@ MAX_BYTES = 64 * 2**20  # of text; as Python objects a receipt takes about ten t
 def read_json(path: Path) -> Any:
     """JSON data of a receipt file.
 
-    Raises ReceiptError when it cannot be read, is larger than 64 MiB, is not JSON, names a key
-    twice, holds NaN or Infinity, or is nested too deeply.
+    Raises ReceiptError when it is no regular file, cannot be read, is larger than 64 MiB, is not
+    JSON, names a key twice, holds NaN or Infinity, or is nested too deeply.
     """
     return _parsed(path, _read(path))
 
 
 def _read(path: Path) -> bytes:
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # reading it may never end
+            raise ReceiptError(f"{path}: is not a regular file; copy its content into one")
         with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)  # a device or pipe has no size to ask for
+            data = file.read(MAX_BYTES + 1)  # its size may change meanwhile
     except (OSError, ValueError) as error:
         raise ReceiptError(f"{path}: cannot be read ({error})") from error
     if len(data) > MAX_BYTES:
@@ -77,6 +81,30 @@ def hashed_receipt(path: Path) -> tuple[Any, str]:
         what, command, hint = other
         raise ReceiptError(f"{path}: this is {what}, written by `{command}`, no receipt; {hint}")
     return data, hashlib.sha256(raw).hexdigest()
+
+
+def whole(path: Path, data: Any) -> Receipt:
+    """A file's data as a receipt; raises ReceiptError with the file and what is wrong in it."""
+    try:
+        return parse(data)
+    except ReceiptError as error:
+        raise ReceiptError(f"{path}: {_in_words(data, error)}") from error
+
+
+def unfit(data: Any) -> str | None:
+    """Why data have not the form of a receipt; None where they have."""
+    try:
+        parse(data)
+    except ReceiptError as error:
+        return _in_words(data, error)
+    return None
+
+
+def _in_words(data: Any, error: ReceiptError) -> str:
+    if not isinstance(data, dict):
+        return f"a receipt is a JSON object, this is {kind_of(data)}"
+    cause = error.__cause__
+    return listed(cause) if isinstance(cause, ValidationError) else str(error)
 
 
 def file_sha256(path: Path) -> str | None:

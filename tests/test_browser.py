@@ -74,10 +74,10 @@ def test_named_browsers_that_are_none(tmp_path: Path, kind: str) -> None:
     if kind == "text":
         path.write_text("hello")
     for ask in (find_browser, lambda named: setup_browser(named, print)):
-        with pytest.raises(UsageError, match="executable") as caught:
+        with pytest.raises(BrowserMissing, match="executable") as caught:
             ask(str(path))
         assert str(path) in str(caught.value)
-        assert caught.value.exit_code == 2
+        assert caught.value.exit_code == 3
 
 
 def test_the_order_of_places(bare: Path, tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ async def test_a_killed_browser_leaves_nothing(choice: BrowserChoice) -> None:
 async def test_an_executable_that_is_no_browser(tmp_path: Path, named: bool) -> None:
     path = executable(tmp_path / "browser", "echo not me >&2; exit 1")
     wrong = BrowserChoice(path=str(path), source="--browser", named=named)
-    with pytest.raises(UsageError if named else BrowserMissing, match="did not start: not me"):
+    with pytest.raises(BrowserMissing, match="did not start: not me"):
         await BrowserSession(wrong).__aenter__()
 
 

@@ -1,9 +1,11 @@
 """Commands as a person types them: exit codes, messages, what goes to stdout."""
 
 import inspect
+import itertools
 import json
 import os
 import re
+import socket
 import stat
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import receipts
+import typer
 from terminals import Terminal
 
 from driver import __version__, cli, layout, threads, versions
@@ -47,8 +50,6 @@ def bad_usage(tmp_path: Path) -> dict[str, tuple[list[str], str]]:
     """Name → arguments and what the message has to say; all of them end with code 2."""
     short = tmp_path / "short.txt"
     short.write_bytes(b"abc")
-    not_a_browser = tmp_path / "browser"
-    not_a_browser.write_text("no")
     file = tmp_path / "file"
     file.write_text("")
     run = ["run", "--preset", "tiny"]
@@ -74,25 +75,39 @@ def bad_usage(tmp_path: Path) -> dict[str, tuple[list[str], str]]:
         ),
         "negative seed": ([*run, "--seed", "-1"], "--seed -1"),
         "huge seed": ([*run, "--seed", str(2**53)], "--seed"),
-        "bad budget": ([*run, "--budget", "soon"], "soon"),
-        "empty budget": ([*run, "--budget", ""], "'' is not a duration"),
-        "empty budget of a ladder": (
-            ["ladder", "--preset", "tiny", "--axis", "simd", "--budget", ""],
-            "duration",
+        "bad budget": ([*run, "--budget", "soon"], "--budget: soon is not a duration"),
+        "bad budget of a ladder": (
+            ["ladder", "--preset", "tiny", "--axis", "simd", "--budget", "nan"],
+            "--budget: nan is not a duration",
         ),
-        "empty budget of a calibration": (["calibrate", "--budget", ""], "duration"),
+        "bad budget of a calibration": (["calibrate", "--budget", "0"], "--budget: the duration 0"),
+        "bad timeout": (
+            ["replay", "tiny", "--arm", "numpy", "--out", str(tmp_path / "y"), "--timeout", "x"],
+            "--timeout: x is not a duration",
+        ),
+        "a budget that is too long": (
+            [*run, "--budget", "99999999999h"],
+            "--budget: the duration 99999999999h is too long: at most 30 days",
+        ),
+        "neither a case nor a preset": (
+            ["replay", "nope", "--arm", "numpy", "--out", str(tmp_path / "y")],
+            "no such file, and no preset of that name; presets are tiny, small",
+        ),
+        "a name that no file can have": (
+            ["replay", "n" * 5000, "--arm", "numpy", "--out", str(tmp_path / "y")],
+            "no such file",
+        ),
+        "a receipt's name that no file can have": (["verify", "n" * 5000], "cannot be read"),
         "too few blocks to calibrate": (
             ["calibrate", "--blocks", "2"],
             "--blocks 2: a calibration needs at least 4 blocks",
         ),
         "below a range": (["history", "list", "--last", "0"], "'--last': 0 should be greater"),
         "above a range": ([*run, "--server-port", "65536"], "'--server-port': 65536 should be"),
-        "no number": (["calibrate", "--runs", "1e2"], "'--runs': 1e2 should be a valid integer"),
-        "an empty number": (["calibrate", "--runs", ""], "'--runs': '' should be"),
+        "no number": (["calibrate", "--runs", "1e2"], "'--runs': 1e2 should be a whole number"),
+        "an empty number": (["calibrate", "--runs", ""], "'--runs': an empty value"),
         "bad require": ([*run, "--require", "luck"], "luck"),
         "out is a file": ([*run, "--out", str(file)], str(file)),
-        "browser is no program": ([*run, "--browser", str(not_a_browser)], str(not_a_browser)),
-        "browser missing": ([*run, "--browser", str(tmp_path / "none")], "none"),
         "wasm at behemoth": (["run", "--preset", "behemoth", "--arms", "wasm,wasm64"], "wasm64"),
         "unknown command": (["fly"], "fly"),
         "unknown flag": ([*run, "--fast"], "--fast"),
@@ -146,6 +161,40 @@ def test_no_browser_at_all(
         code, _, err = driver(*command)
         assert code == 3
         assert "apt-get install chromium" in err
+
+
+@pytest.mark.parametrize("by_environment", [False, True])
+@pytest.mark.parametrize("kind", ["missing", "no program", "does not start", "cannot be driven"])
+def test_a_browser_that_is_not_there(
+    driver: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, by_environment: bool
+) -> None:
+    """Code 3; and the doctor's table has it as a gap beside everything else, with what to do."""
+    path = tmp_path / ("firefox" if kind == "cannot be driven" else "browser")
+    if kind != "missing":
+        path.write_text("#!/bin/sh\nexit 0\n")
+        path.chmod(0o644 if kind == "no program" else 0o755)
+    given = [] if by_environment else ["--browser", path]
+    if by_environment:
+        monkeypatch.setenv("DRIVER_BROWSER", str(path))
+    code, out, _ = driver("doctor", "--json", *given)
+    checks = {check["name"]: check for check in json.loads(out)["checks"]}
+    assert code == 3
+    assert checks["browser"]["status"] == "missing"
+    assert str(path) in checks["browser"]["value"] or "Playwright" in checks["browser"]["value"]
+    assert checks["browser"]["remedy"]
+    assert checks["python"]["status"] == "ok"
+    code, _, err = driver("geometry", "--preset", "tiny", *given)
+    assert code == (2 if kind == "cannot be driven" else 3)
+    assert str(path) in err
+
+
+def test_the_table_of_a_machine_without_its_browser(driver: Run) -> None:
+    code, out, err = driver("doctor", "--browser", "/nope")
+    assert code == 3
+    assert err == ""
+    assert "'/nope' (from --browser) does not exist" in out
+    assert "→ Give the path of a Chromium" in out
+    assert "Not ready: without browser no arm runs" in " ".join(out.split())
 
 
 def test_null_has_nothing_to_replay(driver: Run, case: Path, tmp_path: Path) -> None:
@@ -261,6 +310,102 @@ def test_help_fits_the_terminal(
     said = command.info.help if isinstance(command, cli.frame.App) else command.__doc__
     for word in (said or "").split():
         assert word in text or "-" in word  # may be broken there
+
+
+def parameters() -> dict[str, tuple[list[str], Any]]:
+    """Every option and argument that takes a value, of every command."""
+    found = {}
+
+    def look(command: Any, *words: str) -> None:
+        for name, one in getattr(command, "commands", {}).items():
+            look(one, *words, name)
+        for param in command.params:
+            if not getattr(param, "is_flag", False):
+                found[" ".join([*words, param.name])] = ([*words], param)
+
+    look(typer.main.get_command(cli.app))
+    return {name: one for name, one in found.items() if "completion" not in name}
+
+
+@pytest.mark.parametrize("name", parameters())
+def test_an_empty_value_is_refused_by_name(driver: Run, name: str) -> None:
+    """Else a path becomes the folder `.`, and a list of names all of them."""
+    words, param = parameters()[name]
+    for value in ("", " "):
+        given = [value] if param.param_type_name == "argument" else [param.opts[0], value]
+        code, out, err = driver(*words, *given)
+        assert code == 2
+        said = " ".join((out + err).replace("│", "").split())
+        assert "an empty value" in said
+        assert (param.metavar if param.param_type_name == "argument" else param.opts[0]) in said
+
+
+def not_a_receipt(sealed: dict[str, Any]) -> dict[str, str]:
+    """What a file holds that is JSON and no receipt → what has to be said of it."""
+    changed = sealed | {"x": 1}
+    lists = sealed | {"plan": [], "slots": {}}
+    return {
+        "null": "a receipt is a JSON object, this is null",
+        "[1]": "a receipt is a JSON object, this is a list",
+        '"x"': "a receipt is a JSON object, this is text",
+        json.dumps(changed): "x is no key that is known here",
+        json.dumps(lists): "plan should be an object with keys; slots should be a list",
+    }
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_a_file_that_is_no_receipt_is_named_in_words(
+    driver: Run, tmp_path: Path, number: int
+) -> None:
+    """Whatever reads it: the file, and neither Python's words nor Pydantic's."""
+    text, said = [*not_a_receipt(receipts.parts().sealed()).items()][number]
+    path = tmp_path / "wrong.receipt.json"
+    path.write_text(text)
+    for words in (
+        ["verify", path],
+        ["report", path],
+        ["compare", path, path],
+        ["history", "add", path, "--db", tmp_path / "h.duckdb"],
+        ["history", "compare", path, "--db", tmp_path / "h.duckdb"],
+        ["reproduce", path],
+        ["run", "--preset", "tiny", "--pin", path],
+    ):
+        code, out, err = driver(*words)
+        assert code in (1, 2)
+        assert "wrong.receipt.json" in out + err, words
+        assert said in " ".join((out + err).split()), words
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+def test_what_is_no_regular_file_is_not_read(
+    driver: Run, receipt: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that read it would wait for ever."""
+    with tempfile.TemporaryDirectory() as name, socket.socket(socket.AF_UNIX) as listening:
+        monkeypatch.chdir(name)
+        if kind == "pipe":
+            os.mkfifo("x")
+        else:
+            listening.bind("x")
+        for words in (
+            ["verify", "x"],
+            ["report", "x"],
+            ["compare", receipt, "x"],
+            ["reproduce", "x"],
+            ["history", "add", "x"],
+            ["history", "list", "--db", "x"],
+            ["history", "compare", "x"],
+            ["history", "compare", receipt, "--baseline", "x", "--db", "x"],
+            ["replay", "x", "--arm", "numpy", "--out", "y"],
+            ["replay", "tiny", "--arm", "numpy", "--out", "y", "--corpus", "x"],
+            ["run", "--preset", "tiny", "--pin", "x"],
+            ["run", "--preset", "./x"],
+            ["run", "--preset", "tiny", "--corpus", "x"],
+            ["geometry", "--preset", "./x"],
+        ):
+            code, out, err = driver(*words)
+            assert code == 2, words
+            assert "not a regular file" in out + err or "not a file" in out + err, (words, err)
 
 
 def test_paragraphs_of_help_flow(driver: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -490,6 +635,49 @@ def test_stdout_that_cannot_be_written(command: list[str]) -> None:
         assert process.stdout and process.stderr
         process.stdout.close()
         assert b"Traceback" not in process.stderr.read()
+
+
+CLOSED = [combination for n in (1, 2, 3) for combination in itertools.combinations((0, 1, 2), n)]
+CLOSING = """
+import os, sys
+for number in map(int, sys.argv[1].split(",")):
+    os.close(number)
+os.execv(sys.executable, [sys.executable, "-m", "driver", *sys.argv[2:]])
+"""
+
+
+@pytest.mark.parametrize("closed", CLOSED, ids=str)
+def test_streams_that_are_closed(receipt: Path, tmp_path: Path, closed: tuple[int, ...]) -> None:
+    """They count as the null device: the code is the command's own, nothing lands elsewhere."""
+    page = tmp_path / "page.html"
+    for words, code in (
+        (["report", receipt, "--html", page], 0),
+        (["verify", receipt], 0),
+        (["verify", tmp_path / "none"], 2),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", CLOSING, ",".join(map(str, closed)), *words],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+        assert "Traceback" not in done.stderr
+    assert page.read_text().startswith("<!")
+    assert page.read_text().rstrip().endswith("</html>")
+
+
+@pytest.mark.parametrize("also_stderr", [False, True])
+@pytest.mark.parametrize("words", [["verify"], ["presets"], ["--help"], ["schema", "--help"]])
+def test_a_reader_that_left(receipt: Path, words: list[str], also_stderr: bool) -> None:
+    """Never code 1, which says that a receipt is invalid."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "driver", *words, *([receipt] if words == ["verify"] else [])],
+        stdout=writing, stderr=writing if also_stderr else subprocess.PIPE, check=False,
+    )  # fmt: skip
+    os.close(writing)
+    assert done.returncode == 2
+    assert not done.stderr
 
 
 def test_targets_that_are_no_files(driver: Run, case: Path, receipt: Path, tmp_path: Path) -> None:

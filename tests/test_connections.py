@@ -61,7 +61,8 @@ def test_addresses_that_are_none(driver: Driver, options: list[str], words: str)
 @pytest.mark.parametrize(
     ("options", "commands"),
     [
-        (["--connect", "ws://127.0.0.1:9/"], ["playwright run-server", "--unsafe"]),
+        (["--connect", "ws://127.0.0.1:9/"],
+         ["playwright run-server --host 127.0.0.1", "--unsafe", "ssh -L 3000:127.0.0.1:3000"]),
         (["--cdp", "http://127.0.0.1:9"],
          ["--remote-debugging-port", "adb forward tcp:9 localabstract:chrome_devtools_remote"]),
     ],

@@ -1,13 +1,16 @@
 """The history: receipts in, rows out; nothing written or read by a query; new runs beside old."""
 
+import contextlib
 import csv
 import json
 import math
 import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -245,7 +248,7 @@ def test_a_place_without_receipts_is_said(driver: Run, tmp_path: Path) -> None:
         assert code == 2
         assert "no file *.receipt.json is there" in out
     code, _, err = driver("history", "add", "", "--db", tmp_path / "h.duckdb")
-    assert (code, "empty name" in err) == (2, True)
+    assert (code, "an empty value" in err) == (2, True)
 
 
 def test_odd_receipts_are_kept(driver: Run, tmp_path: Path) -> None:
@@ -294,12 +297,25 @@ def test_what_is_no_history_is_refused(driver: Run, nights: Path, tmp_path: Path
     assert driver("history", "add", nights / "night-0.receipt.json", "--db", older)[0] == 0
     with duckdb.connect(str(older)) as connection:
         connection.execute("ALTER TABLE slots DROP COLUMN failure")
-    for path, said in ((text, "cannot be opened"), (other, "no history"), (older, "version")):
+    lite, parquet, damaged = (tmp_path / name for name in ("lite", "parquet", "damaged"))
+    with contextlib.closing(sqlite3.connect(lite)) as foreign:
+        foreign.execute("CREATE TABLE mine (a INTEGER)")
+        foreign.commit()
+    parquet.write_bytes(b"PAR1" + bytes(20))
+    damaged.write_bytes(other.read_bytes()[:100])
+    for path, said in (
+        (text, "is no history of driver's"),
+        (lite, "it is an SQLite file"),
+        (parquet, "it is a Parquet file"),
+        (damaged, "cannot be opened"),
+        (other, "no history"),
+        (older, "version"),
+    ):
         before = path.read_bytes()
         for command in (("list",), ("add", nights), ("query", "SELECT 1")):
             code, _, err = driver("history", *command, "--db", path)
             assert (code, said in err) == (2, True), err
-            assert path != text or "--db names a file that `driver history add` made" in err
+            assert path != text or "--db names a file that `driver history add" in err
         assert path.read_bytes() == before
     for command in (("list",), ("add", nights), ("query", "SELECT 1")):
         code, _, err = driver("history", *command, "--db", tmp_path)
@@ -532,7 +548,7 @@ def test_a_query_reads(driver: Run, kept: Path) -> None:
         "COPY receipts TO '{out}'", "COPY (SELECT 1) TO '{out}'", "EXPORT DATABASE '{out}'",
         "ATTACH '{out}'", "INSTALL httpfs", "LOAD httpfs", "SELECT * FROM glob('/*')",
         "SET enable_external_access=true", "RESET enable_external_access", "SET threads=1",
-        "SELECT 1; SELECT 2", "", "SELECT", "SELECT nothing FROM receipts", "SELEC 1",
+        "SELECT 1; SELECT 2", ";", "SELECT", "SELECT nothing FROM receipts", "SELEC 1",
     ],
 )  # fmt: skip
 def test_a_query_can_do_nothing_else(driver: Run, kept: Path, tmp_path: Path, sql: str) -> None:
@@ -548,10 +564,18 @@ def test_a_query_can_do_nothing_else(driver: Run, kept: Path, tmp_path: Path, sq
     assert list(kept.parent.iterdir()) == [kept]
 
 
-def test_a_bad_query_is_answered_with_the_columns(driver: Run, kept: Path) -> None:
-    _, _, err = driver("history", "query", "SELECT rato FROM receipts", "--db", kept)
-    assert "rato" in err
-    assert "receipts: digest VARCHAR" in err and "slots: digest VARCHAR" in err
+def test_a_bad_query_is_answered_with_where_to_look(driver: Run, kept: Path) -> None:
+    """The error, columns like the one that was meant, the tables; and the way to the schema."""
+    for wrong in ("SELECT rato FROM receipts", "SELECT ratio FROM receipt", "SELEC 1"):
+        _, _, err = driver("history", "query", wrong, "--db", kept)
+        assert wrong in err
+        assert "The tables are receipts and slots" in err
+        assert len(err) < 500
+        assert '"ratio"' in err or "rato" not in wrong
+    (way,) = re.findall(r'driver history query "(.*)"', err)
+    code, out, _ = driver("history", "query", way, "--db", kept)
+    assert code == 0
+    assert "ratio_low" in out
 
 
 def test_ctrl_c_ends_a_query_that_takes_forever(kept: Path) -> None:
@@ -633,7 +657,10 @@ def test_what_creeps_is_seen_beside_the_baseline(
     # By its digest as well.
     start = json.loads(base.read_text())["digest"][:10]
     assert compared(driver, new, "--db", db, "--last", 8, "--baseline", start)[0] == 1
-    for text, said in (("ffffffffffff", "no receipt"), ("", "more than one")):
+    listed = json.loads(driver("history", "list", "--db", db, "--json")[1])
+    ((shared, count),) = Counter(row["digest"][0] for row in listed).most_common(1)
+    assert count > 1
+    for text, said in (("ffffffffffff", "no receipt"), (shared, "more than one")):
         code, _, err = driver("history", "compare", new, "--db", db, f"--baseline={text}")
         assert (code, said in err) == (2, True), err
 

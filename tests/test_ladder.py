@@ -571,7 +571,7 @@ def test_a_part_of_the_budget_that_is_too_short(
 def test_a_budget_that_is_used_up(climb: Climb, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pair for which nothing is left is not begun, and says what would do."""
     fakes(monkeypatch, "ms=2", "ms=1", "ms=0.5")
-    monkeypatch.setattr(bench_commands, "parse_duration", lambda _: 1e-6)  # spent on any machine
+    monkeypatch.setattr(bench_commands, "duration_s", lambda *_: 1e-6)  # spent on any machine
     code, found, printed = climb("--arm", "null", "--axis", "fake", "--budget", "1s")
     assert code == 2
     assert found

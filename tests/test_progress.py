@@ -68,6 +68,32 @@ def test_wide() -> None:
         said = ["warning: it is hot", "it did not go well", "the result"]
         assert terminal.screen.text.splitlines() == said
         assert terminal.sane
+        # The last result is the last thing drawn: the view is not shown once more to be erased.
+        assert b"slot 2 of 8" not in terminal.output.partition(b"the result")[2]
+
+
+SEVERAL = """
+import sys
+from driver.progress import Reporter
+with Reporter() as report:
+    report.phase("the first", 1)
+    report.result("a result")
+    report.phase("the second", 1)
+    sys.stdin.readline()
+    report.result("another result")
+    report.say("a line")
+"""
+
+
+def test_the_view_is_back_after_a_result() -> None:
+    with Terminal(["-c", SEVERAL], 80) as terminal:
+        screen = terminal.until(lambda screen: "the second" in screen.text)
+        assert screen.text.splitlines()[:2] == ["a result", "the second"]
+        terminal.type(b"\n")
+        assert terminal.end() == 0
+        assert terminal.screen.text.splitlines() == ["a result", "another result", "a line"]
+        assert b"the second" not in terminal.output.partition(b"another result")[2]
+        assert terminal.sane
 
 
 def test_narrow_and_resized() -> None:

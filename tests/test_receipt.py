@@ -7,6 +7,8 @@ import json
 import math
 import os
 import random
+import socket
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -660,13 +662,24 @@ def test_no_file(tmp_path: Path) -> None:
             store.read_json(path)
 
 
-def test_a_file_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    endless = Path("/dev/zero")
-    if not endless.exists():
-        pytest.skip("this system has no /dev/zero")
+def test_a_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "r.json").write_text(" " * 1001)
     monkeypatch.setattr(store, "MAX_BYTES", 1000)
     with pytest.raises(ReceiptError, match="at most 1000 bytes"):
-        store.read_json(endless)
+        store.read_json(tmp_path / "r.json")
+
+
+def test_what_is_no_regular_file() -> None:
+    """Reading it might never end. Folders are short, since a socket's path may not be long."""
+    with tempfile.TemporaryDirectory() as name, socket.socket(socket.AF_UNIX) as listening:
+        pipe, door, link = (Path(name) / kind for kind in ("pipe", "socket", "link"))
+        os.mkfifo(pipe)
+        listening.bind(str(door))
+        link.symlink_to(pipe)
+        for path in (pipe, door, link, Path("/dev/zero")):
+            if path.exists():
+                with pytest.raises(ReceiptError, match="not a regular file"):
+                    store.read_json(path)
 
 
 def test_the_largest_integer_is_read(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import re
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,11 @@ from driver.errors import LackError, SlotError, UsageError
 from driver.host import host_of
 from driver.measure import JobOutcome, run_job
 from driver.progress import Reporter, SlotNow
+from driver.receipt import parse
 from driver.records import Job, Op
 from driver.report import how_opened
 from driver.serve import Wish, certificate
-from driver.serve.live import MOST_POINTS, PageDisplay, thinned
+from driver.serve.live import MOST_POINTS, PageDisplay, result_of, thinned
 from driver.serve.session import greeting, is_here
 from driver.serve.site import BODY_BYTES, COOKIE, PAGE, ServePage
 from driver.serve.state import Hello, State
@@ -716,3 +718,22 @@ def test_the_greeting_says_what_the_browser_will_say() -> None:
     assert fingerprint.replace(":", "") in re.sub(r"[\s:]", "", text)
     plain = greeting(("http://127.0.0.1:4000/TOKEN/serve.html",), None)
     assert "--lan" in plain and "fingerprint" not in plain
+
+
+def test_a_stop_is_told_as_one() -> None:
+    """By whom and when, where the receipt has missing slots; what else failed stays."""
+    whole = receipts.parts()
+    cut = parse(replace(whole, slots=whole.slots[:5]).sealed())
+    stopped = result_of(cut, Path("r.json"), 0, interrupted=True)
+    words = "stopped by you in the page after 5 of 16 slots"
+    assert any(reason.startswith(words) for reason in stopped.reasons)
+    assert not any("not the 16 of the plan" in reason for reason in stopped.reasons)
+    assert [g.reason.startswith(words) for g in stopped.gates if g.name == "errors"] == [True]
+    assert stopped.line.startswith("You stopped it.")
+    assert stopped.status == cut.verdict.status == "failed"
+    # Slots that are missing for another reason, and a slot that failed before the stop.
+    lost = result_of(cut, Path("r.json"), 0, interrupted=False)
+    assert any("not the 16 of the plan" in reason for reason in lost.reasons)
+    failed = parse(receipts.failed_slot(whole).sealed())
+    shown = result_of(failed, Path("r.json"), 0, interrupted=True)
+    assert shown.reasons == failed.verdict.reasons

@@ -199,6 +199,12 @@ async def command(
         await context.close()
 
 
+async def check_stopped(page: Page) -> None:
+    await expect(page.locator("#badge")).to_have_text("stopped: failed")
+    await expect(page.locator("#figure")).to_have_text("no claim")
+    await expect(page.locator("#reasons")).to_contain_text("stopped by you in the page after")
+
+
 async def test_two_runs_by_clicks(chromium: Browser, preset: Path, tmp_path: Path) -> None:
     """The command itself: choose, start, watch, read, download; again, and stop; Ctrl-C."""
     out = tmp_path / "out"
@@ -233,14 +239,14 @@ async def test_two_runs_by_clicks(chromium: Browser, preset: Path, tmp_path: Pat
         await slot_after_start(page, 2)
         await page.get_by_role("button", name="Stop").click()
         await result_shown(page)
-        await expect(page.locator("#badge")).to_have_text("stopped: failed")
-        await expect(page.locator("#figure")).to_have_text("no claim")
+        await check_stopped(page)
         await expect(page.get_by_role("button", name="Start")).to_be_enabled()
         await expect(page.locator("#earlier-list li")).to_have_count(1)
         address = page.url
     assert ended["code"] == 0, ended["err"]
     assert "Traceback" not in ended["out"] + ended["err"]
     assert ended["out"].count("receipt: ") == 2  # and told in the terminal
+    assert "stopped by you in the page after" in ended["err"]
     # Nothing but the driver was asked for anything.
     origin = address.rsplit("/", 2)[0]
     assert len(asked) > 20 and all(url.startswith(origin) for url in asked)

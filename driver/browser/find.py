@@ -117,10 +117,9 @@ def find_browser(explicit: str | None) -> BrowserChoice | None:
     """The first browser in the order above, or None.
 
     Raises:
-        UsageError: a browser was named that is neither a name above nor an executable file, or that
-            cannot be driven.
-        BrowserMissing: one of the names above, and it is not installed; the message has the
-            command that gets it.
+        UsageError: the browser that was named cannot be driven.
+        BrowserMissing: it is not there: one of the names above that is not installed, for which the
+            message has the command that gets it, or a path that is no executable file.
     """
     named = _named(explicit)
     if named:
@@ -239,10 +238,10 @@ def _named(explicit: str | None) -> BrowserChoice | None:
     path = Path(on_path) if on_path else place
     if not _executable(path):
         state = "does not exist" if not path.exists() else "is not an executable file"
-        raise UsageError(
-            f"browser {given!r} (from {source}) {state}; "
-            "give the path of a Chromium, Chrome or Edge executable, or one of "
-            f"{', '.join(NAMES)}"
+        raise BrowserMissing(
+            f"browser {given!r} (from {source}) {state}.\n"
+            "Give the path of a Chromium, Chrome or Edge executable, or one of "
+            f"{', '.join(NAMES)}; `driver setup` gets one."
         )
     return BrowserChoice(path=str(path), source=source, named=True, engine=_engine_of(path, given))
 

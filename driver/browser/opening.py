@@ -13,7 +13,7 @@ from typing import Any
 from playwright.async_api import Browser, BrowserType, Error, Playwright
 
 from driver.browser.find import BrowserChoice
-from driver.errors import BrowserMissing, DriverError, Unsupported, UsageError
+from driver.errors import BrowserMissing, Unsupported
 
 FLAGS = (
     # WebGPU on Linux and on adapters that Chromium does not trust yet.
@@ -41,7 +41,6 @@ async def open_browser(playwright: Playwright, choice: BrowserChoice) -> Browser
     Raises:
         Unsupported: it is to be headed here, and there is no display.
         BrowserMissing: it does not start, or nothing answers at its address.
-        UsageError: it does not start, and the person named its executable.
     """
     kind: BrowserType = getattr(playwright, choice.engine)
     if choice.cdp:
@@ -113,9 +112,11 @@ async def _on_server(kind: BrowserType, choice: BrowserChoice, address: str) -> 
     except Error as error:
         raise BrowserMissing(
             f"the Playwright server gives no browser, {choice.label}: {_reason(error.message)}\n"
-            "On its machine, in a network that you trust:  python -m playwright run-server "
-            "--host 0.0.0.0 --port 3000 --unsafe\n"
-            f"with Playwright {version('playwright')} as here, and the browser installed there."
+            "On its machine:  python -m playwright run-server --host 127.0.0.1 --port 3000 "
+            "--unsafe\n"
+            "and here, since its port lets whoever reaches it start any program there:  "
+            "ssh -L 3000:127.0.0.1:3000 HOST, then --connect ws://127.0.0.1:3000/\n"
+            f"It needs Playwright {version('playwright')} as here, and the browser installed there."
         ) from error
 
 
@@ -157,7 +158,7 @@ def _port(address: str) -> str:
     return found.group(1) if found else "9222"
 
 
-def _did_not_start(choice: BrowserChoice, message: str) -> DriverError:
+def _did_not_start(choice: BrowserChoice, message: str) -> BrowserMissing:
     words = f"the browser {choice.label} did not start: {_reason(message)}"
     if choice.engine != "chromium":
         return BrowserMissing(
@@ -165,7 +166,7 @@ def _did_not_start(choice: BrowserChoice, message: str) -> DriverError:
             f"playwright install --with-deps {choice.engine}"
         )
     if choice.named:
-        return UsageError(f"{words}\nIs it a Chromium, Chrome or Edge for this system?")
+        return BrowserMissing(f"{words}\nIs it a Chromium, Chrome or Edge for this system?")
     return BrowserMissing(f"{words}\nInstall one with: driver setup, or name one: --browser PATH")
 
 

@@ -1,5 +1,6 @@
 """Commands → exit codes. Progress goes to stderr, results to stdout."""
 
+import contextlib
 import io
 import os
 import sys
@@ -50,17 +51,35 @@ def main() -> None:
     try:
         try:
             app()
+        except SystemExit as ended:
+            # Typer makes a 1 of a broken pipe, which here says that a receipt is invalid.
+            if isinstance(ended.__context__, BrokenPipeError):
+                raise ended.__context__ from None
+            raise
         finally:
             sys.stdout.flush()
     except OSError as error:
-        # Stdout is closed or full. The interpreter would try again at its end, and complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):
-            print(f"driver: stdout cannot be written: {error.strerror}", file=sys.stderr)
+        if error.filename is not None:  # a file, not a stream
+            _complain(f"{error.filename}: {error.strerror}")
+            sys.exit(UsageError.exit_code)
+        # Stdout is closed or full, or stderr's reader left. The interpreter would try again at its
+        # end, and complain.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            os.dup2(nowhere, sys.stderr.fileno())
+        else:
+            _complain(f"stdout cannot be written: {error.strerror}")
         sys.exit(UsageError.exit_code)
     except DriverError as error:
-        print(f"driver: {error}", file=sys.stderr)
+        _complain(str(error))
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        print("driver: interrupted", file=sys.stderr)
+        _complain("interrupted")
         sys.exit(Interrupted.exit_code)
+
+
+def _complain(text: str) -> None:
+    """On stderr, as long as somebody reads it: the exit code stays what it is."""
+    with contextlib.suppress(OSError):
+        print(f"driver: {text}", file=sys.stderr, flush=True)

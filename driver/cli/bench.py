@@ -29,12 +29,12 @@ from driver.cli.frame import (
     check_numbers,
     check_places,
     corpus_for,
+    duration_s,
     measured,
     opens_browser,
     terminal,
 )
 from driver.errors import UsageError
-from driver.presets import parse_duration
 
 _AXES = tuple(dict.fromkeys(axis for found in AXES.values() for axis in found))
 
@@ -190,7 +190,7 @@ def ladder_command(
         corpus=corpus_for(loaded, (spec,), corpus_file),
         seed=loaded.seed if seed is None else seed,
         blocks=blocks or loaded.blocks,
-        budget_s=parse_duration(budget) if budget is not None else None,
+        budget_s=duration_s("--budget", budget) if budget is not None else None,
         out=out,
     )
     check_places(out)

@@ -21,15 +21,15 @@ from driver.cli.frame import (
     check_places,
     check_threads,
     corpus_for,
+    duration_s,
     known_noise,
     measured,
     opens_browser,
     parse_margin,
     terminal,
 )
-from driver.errors import UsageError
+from driver.errors import ReceiptError, UsageError
 from driver.parity import LEAST_BLOCKS, SIDES
-from driver.presets import parse_duration
 from driver.receipt import parse
 from driver.records import HistoryReceipt
 from driver.run import exit_code
@@ -94,8 +94,11 @@ def reproduce_command(
     Example: driver reproduce small-wasm-webgpu.receipt.json --budget 5m
     """
     limit, base = parse_margin(margin), history.read_one(receipt)[0]
-    budget_s = parse_duration(budget) if budget is not None else None
-    request = reproduce.request_for(base, out, corpus_file, budget_s)
+    budget_s = duration_s("--budget", budget) if budget is not None else None
+    try:
+        request = reproduce.request_for(base, out, corpus_file, budget_s)
+    except ReceiptError as error:
+        raise ReceiptError(f"{receipt}: {error}") from error
     check_threads(request.arms)
     check_places(out)
     data, path = measured(
@@ -164,7 +167,7 @@ def calibrate_command(
         seed=loaded.seed,
         blocks=blocks or loaded.blocks,
         runs=runs,
-        budget_s=parse_duration(budget) if budget is not None else runs * loaded.budget_s,
+        budget_s=duration_s("--budget", budget) if budget is not None else runs * loaded.budget_s,
         out=out,
         fresh=fresh,
     )

@@ -30,6 +30,7 @@ from driver.browser import NAMES, BrowserChoice, Wanted, elsewhere, setup_browse
 from driver.calibration import calibration_key
 from driver.cli import complete
 from driver.errors import Interrupted, UsageError
+from driver.faults import in_words
 from driver.progress import Reporter
 from driver.records import Receipt
 
@@ -49,6 +50,18 @@ class _Help:
         super().__init__(*given, **named)
         if self.help:
             self.help = _flowed(self.help)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Refuses an empty value by name, before a type makes the folder `.` or a default of it."""
+        # The parser keeps the list, and a context may be resilient: help and completion go on.
+        if not ctx.resilient_parsing and any(not one.rpartition("=")[2].strip() for one in args):
+            given, _, _ = self.make_parser(ctx).parse_args(args=[*args])  # type: ignore[attr-defined]
+            for param in self.get_params(ctx):
+                value = given.get(param.name)
+                values = value if isinstance(value, list | tuple) else (value,)
+                if any(isinstance(one, str) and not one.strip() for one in values):
+                    raise typer.BadParameter("an empty value", ctx=ctx, param=param)
+        return super().parse_args(ctx, args)  # type: ignore[misc]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         # Typer's panels have four columns, for which a narrow terminal has no room.
@@ -83,10 +96,11 @@ class _Group(_Help, TyperGroup):
             return super().invoke(ctx)
         except typer.BadParameter as error:
             cause = error.__cause__
-            if isinstance(cause, ValidationError) and error.message.startswith("Input should"):
-                given = str(cause.errors()[0]["input"])
+            if isinstance(cause, ValidationError):
+                fault = cause.errors()[0]
+                given = str(fault["input"])
                 shown = given if given and given.isprintable() else ascii(given)
-                error.message = f"{shown:.60}{error.message.removeprefix('Input')}"
+                error.message = f"{shown:.60} {in_words(fault)}"
             raise
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -288,6 +302,14 @@ def parse_margin(text: str) -> float:
     if not 0 < value < 1:
         raise UsageError(f"--margin {text!r:.40}: expected a part such as 2% or 0.02")
     return value
+
+
+def duration_s(option: str, text: str) -> float:
+    """Seconds in the value of an option. Raises UsageError, which names the option."""
+    try:
+        return presets.parse_duration(text)
+    except UsageError as error:
+        raise UsageError(f"{option}: {error}") from None
 
 
 def check_numbers(blocks: int | None, seed: int | None) -> None:

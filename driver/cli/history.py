@@ -134,8 +134,6 @@ def add_command(
 
     Example: driver history add receipts/
     """
-    if any(not place for place in receipts):
-        raise UsageError("history add: an empty name; give a receipt, a folder or a pattern")
     path = db or history.default_path()
     files, empty = history.find(receipts)
     with _reading(as_json) as told:

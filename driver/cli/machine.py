@@ -19,6 +19,7 @@ from driver.cli.frame import (
     opens_browser,
     terminal,
 )
+from driver.errors import DriverError
 
 
 @opens_browser
@@ -27,10 +28,13 @@ def doctor_command(browser: Wanted = FOUND, as_json: JsonOption = False) -> None
 
     Example: driver doctor
     """
-    choice = elsewhere(browser)
-    if choice is None and (here := find_browser(browser.browser)):
-        choice = on_this_machine(browser, here)
-    found = interruptible(doctor.examine(choice))
+    choice, lack = elsewhere(browser), None
+    try:
+        if choice is None and (here := find_browser(browser.browser)):
+            choice = on_this_machine(browser, here)
+    except DriverError as error:
+        lack = str(error)
+    found = interruptible(doctor.examine(choice, lack))
     if as_json:
         print(found.model_dump_json(indent=1))
     else:

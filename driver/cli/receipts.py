@@ -12,8 +12,9 @@ from pydantic import ValidationError
 from driver import rebuild, report, store
 from driver.cli.frame import JsonOption, terminal
 from driver.errors import DriverError, ReceiptError, UsageError
+from driver.faults import listed
 from driver.plan import evaluator
-from driver.receipt import examine, parse, schema_faults
+from driver.receipt import examine, parse
 from driver.records import LadderReport, VerifyAnswer
 from driver.report.terminal import visible
 
@@ -96,10 +97,7 @@ def report_command(
         print(report.ladder(ladder, *terminal()))
         return
     data = store.read_receipt(receipt)
-    try:
-        found = parse(data)
-    except ReceiptError as error:
-        raise ReceiptError(f"{receipt}: {error}") from error
+    found = store.whole(receipt, data)
     if svg:
         store.write_text(svg, report.svg(found))
         if not kinds:
@@ -160,7 +158,7 @@ def _ladder(path: Path) -> LadderReport | None:
     try:
         return LadderReport.model_validate(data)
     except ValidationError as error:
-        raise ReceiptError(f"{path}: not a whole ladder: {schema_faults(error)}") from error
+        raise ReceiptError(f"{path}: not a whole ladder: {listed(error)}") from error
 
 
 def _verified(path: Path, rebuilds: bool) -> VerifyAnswer:
@@ -171,13 +169,15 @@ def _verified(path: Path, rebuilds: bool) -> VerifyAnswer:
     except DriverError as error:
         return VerifyAnswer(receipt=name, status="unreadable", faults=(str(error),))
     found = examine(data, evaluator())
-    remarks, files = found.remarks, None
+    faults, remarks, files = found.faults, found.remarks, None
+    if found.receipt is None and (form := store.unfit(data)):
+        faults = (form,)
     if rebuilds and found.status != "invalid":
         subject = parse(data).subject
         files = rebuild.rebuild(subject)
         if rebuild.differing(files):
             remarks = (*remarks, *rebuild.source_remarks(subject))
     return VerifyAnswer(
-        receipt=name, status=found.status, faults=found.faults, unconfirmed=found.unconfirmed,
+        receipt=name, status=found.status, faults=faults, unconfirmed=found.unconfirmed,
         remarks=remarks, rebuilt=files,
     )  # fmt: skip

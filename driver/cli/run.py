@@ -33,6 +33,7 @@ from driver.cli.frame import (
     check_places,
     check_threads,
     corpus_for,
+    duration_s,
     interruptible,
     opens_browser,
     parse_blocks,
@@ -41,7 +42,6 @@ from driver.cli.frame import (
 from driver.errors import DriverError, Interrupted, UsageError
 from driver.pin import pin_arms
 from driver.plan import Purpose
-from driver.presets import parse_duration
 from driver.progress import Reporter
 from driver.receipt import parse
 from driver.run import Request, exit_code
@@ -181,7 +181,7 @@ def replay(
 
     Example: driver replay tiny.case.safetensors --arm wasm:threads=2 --out result.safetensors
     """
-    spec, limit_s = arm_for(arm), parse_duration(timeout)
+    spec, limit_s = arm_for(arm), duration_s("--timeout", timeout)
     if spec.name == "null":
         raise UsageError("arm null does not train, so it has nothing to replay")
     problem = _problem(case, spec, steps, seed, corpus_file)
@@ -211,6 +211,11 @@ def _problem(
             raise UsageError(
                 f"{case} is a case file: it has its own weights and batches, so --seed and "
                 "--corpus do not apply"
+            )
+        if not presets.exists(case):
+            raise UsageError(
+                f"{case}: no such file, and no preset of that name; presets are "
+                f"{', '.join(presets.names())}, or a *.toml file"
             )
         return replays.open_case(Path(case), steps)
     check_numbers(None, seed)
@@ -250,7 +255,7 @@ def requests_for(
     url = purpose.tracking_url
     if url is not None and not re.fullmatch(r"https?://[^\s/]+(/\S*)?", url):
         raise UsageError(f"--tracking-url {url!r}: expected http://… or https://…")
-    limit_s = parse_duration(budget) if budget is not None else None
+    limit_s = duration_s("--budget", budget) if budget is not None else None
     requests = []
     for preset in map(presets.load, names):
         requests.append(

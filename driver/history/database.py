@@ -20,12 +20,18 @@ from pydantic import ValidationError
 
 from driver import layout, store
 from driver.errors import UsageError
+from driver.faults import listed
 from driver.history.rows import Rows, Seen
-from driver.receipt import schema_faults
 from driver.records import HistoryReceipt, HistorySlot, Record
 
 FORMAT = "driver-history/1"
 _ANEW = "If it is damaged, `driver history add` makes another from the receipts: name it with --db"
+# What a person may take for a history, by its first bytes.
+_KINDS = {
+    b"SQLite format 3": "an SQLite file",
+    b"PAR1": "a Parquet file",
+    b"{": "a JSON file, perhaps a receipt, which `driver history add` takes",
+}
 R = TypeVar("R", bound=Record)
 TABLES: dict[str, type[Record]] = {"receipts": HistoryReceipt, "slots": HistorySlot}
 _BATCH = 2000  # receipts per statement
@@ -176,7 +182,7 @@ def _sql_type(annotation: Any) -> str:
 @contextmanager
 def opened(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """The database, read-only and locked. Raises UsageError where there is none."""
-    if not (path.is_file() or path.is_dir()):
+    if not path.exists():
         raise UsageError(
             f"{path}: there is no history; `driver history add receipts/` makes it, --db names "
             "another"
@@ -188,8 +194,7 @@ def opened(path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
 
 @contextmanager
 def _open(path: Path, read_only: bool) -> Iterator[duckdb.DuckDBPyConnection]:
-    if path.is_dir():
-        raise UsageError(f"{path} is a folder; --db names a file in it")
+    _check_file(path)
     try:
         connection = duckdb.connect(str(path), read_only=read_only, config=dict(_LOCKED))
     except duckdb.Error as error:
@@ -203,10 +208,29 @@ def _open(path: Path, read_only: bool) -> Iterator[duckdb.DuckDBPyConnection]:
         raise UsageError(f"{path}: {first_line(error)}. {_ANEW}") from error
     except ValidationError as error:
         raise UsageError(
-            f"{path} has a row that no `driver history add` wrote ({schema_faults(error)}). {_ANEW}"
+            f"{path} has a row that no `driver history add` wrote ({listed(error)}). {_ANEW}"
         ) from error
     finally:
         connection.close()
+
+
+def _check_file(path: Path) -> None:
+    """Raises UsageError for what DuckDB would not know, or wait for, without saying so."""
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; --db names a file in it")
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{path} is not a regular file; --db names the history's file")
+    try:
+        with path.open("rb") as file:
+            start = file.read(16)
+    except OSError:
+        return  # a file to be made; or DuckDB says why it cannot be read
+    if start and start[8:12] != b"DUCK":
+        kind = next((kind for magic, kind in _KINDS.items() if start.startswith(magic)), "")
+        raise UsageError(
+            f"{path} is no history of driver's{f': it is {kind}' if kind else ''}; --db names a "
+            "file that `driver history add RECEIPTS --db FILE` makes"
+        )
 
 
 def first_line(error: BaseException) -> str:
@@ -332,7 +356,7 @@ class Answer:
 
 
 def query(path: Path, sql: str) -> Answer:
-    """Runs one statement that reads. Raises UsageError with DuckDB's message and the columns."""
+    """Runs one statement that reads. Raises UsageError with DuckDB's message and where to look."""
     ended = Event()
 
     def work() -> Answer:
@@ -352,7 +376,10 @@ def query(path: Path, sql: str) -> Answer:
                     break
             raise
         except (duckdb.Error, UnicodeError) as error:
-            raise UsageError(f"history query: {str(error).strip()}\n\n{columns_text()}") from error
+            raise UsageError(
+                f"history query: {str(error).strip()}\n\nThe tables are {' and '.join(TABLES)}; "
+                'driver history query "DESCRIBE receipts" lists the columns of one.'
+            ) from error
 
 
 def _answer(connection: duckdb.DuckDBPyConnection, sql: str) -> Answer:
@@ -361,14 +388,6 @@ def _answer(connection: duckdb.DuckDBPyConnection, sql: str) -> Answer:
         raise UsageError(f"history query: expected one statement, got {len(statements)}")
     done = connection.execute(statements[0])
     return Answer(tuple(str(c[0]) for c in done.description or ()), done.fetchall())
-
-
-def columns_text() -> str:
-    """Tables with their columns, for a person who writes a query."""
-    return "\n".join(
-        f"{table}: " + ", ".join(f"{name} {kind}" for name, kind in columns_of(record).items())
-        for table, record in TABLES.items()
-    )
 
 
 def export(path: Path, table: str, chosen: Filter, out: Path) -> int:

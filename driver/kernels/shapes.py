@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from driver import presets
 from driver.arms import TILE_OF, ArmSpec
 from driver.errors import UsageError
+from driver.faults import in_words
 from driver.kernels.case import Case
 from driver.kernels.operations import ENTRIES, GROUPS, cases_of, size_bytes
 from driver.records import ModelConfig, Product
@@ -128,8 +129,7 @@ def _config(part: str, given: dict[str, int]) -> ModelConfig:
         fault = error.errors()[0]
         letter = {field: letter for letter, field in _FIELDS.items()}
         of = "".join(f"{letter[str(field)]} " for field in fault["loc"])
-        message = fault["msg"].removeprefix("Value error, ").replace("Input should", "should")
-        raise UsageError(f"--shapes {part!r}: {of}{message}") from None
+        raise UsageError(f"--shapes {part!r}: {of}{in_words(fault)}") from None
 
 
 def _check_sizes(work: Work) -> None:

@@ -55,7 +55,9 @@ class Silent:
     def say(self, text: str) -> None: ...
 
     def error(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+        # A reader that has gone, as of `2>&1 | head`, takes nothing with it: the run goes on.
+        with contextlib.suppress(OSError):
+            print(text, file=sys.stderr, flush=True)
 
     def part(self, state: State) -> None: ...
 
@@ -71,7 +73,7 @@ class Lines(Silent):
         self._spoken = 0.0
 
     def say(self, text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+        self.error(text)
 
     def part(self, state: State) -> None:
         self.say(state.part)

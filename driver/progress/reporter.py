@@ -30,6 +30,7 @@ class Reporter:
     def __init__(self, quiet: bool = False, plain: bool = False) -> None:
         self._displays = [display_for(quiet, plain)]
         self._state = State()
+        self._stopped = False  # the terminal's display, by a result
 
     def __enter__(self) -> Self:
         for display in self._displays:
@@ -67,19 +68,18 @@ class Reporter:
             display.error(text)
 
     def result(self, text: str) -> None:
-        """Prints a result on stdout, out of the display's way."""
-        terminal = self._displays[0]
-        terminal.stop()
-        try:
-            print(text, flush=True)
-        finally:
-            terminal.start(self._state)
+        """Prints a result on stdout, out of the display's way, which goes on with what comes next:
+        after the last result there is nothing to be shown any more."""
+        self._displays[0].stop()
+        self._stopped = True
+        print(text, flush=True)
 
     def part(self, text: str) -> None:
         """One of several runs begins; `text` says which."""
         self._state.part = text
         self._state.began = time.monotonic()
         self._forget()
+        self._go_on()
         for display in self._displays:
             display.part(self._state)
 
@@ -140,8 +140,14 @@ class Reporter:
         state = self._state
         state.phase, state.total, state.done, state.loss = text, max(total, 1), 0, None
         state.phase_began = time.monotonic()
+        self._go_on()
         for display in self._displays:
             display.phase(state)
+
+    def _go_on(self) -> None:
+        if self._stopped:
+            self._stopped = False
+            self._displays[0].start(self._state)
 
     def _forget(self) -> None:
         """An earlier run's arms."""

@@ -136,32 +136,63 @@ def result_of(receipt: Receipt, path: Path, number: int, interrupted: bool) -> R
     """What the page shows of a receipt."""
     found = receipt.comparison
     words = hero(receipt)
+    planned = 4 * planned_blocks(receipt.plan, receipt.slots)
+    told = _stop_told(receipt, planned) if interrupted else {}
     return ResultView(
         number=number,
         file=path.name,
         folder=str(path.parent),
         interrupted=interrupted,
         status=receipt.verdict.status,
-        reasons=receipt.verdict.reasons,
+        reasons=tuple(
+            next((words for said, words in told.items() if reason.endswith(said)), reason)
+            for reason in receipt.verdict.reasons
+        ),
         headline=receipt.verdict.headline,
         figure=words.figure,
-        line=words.line,
+        line=f"You stopped it. {words.line}" if interrupted else words.line,
         detail=words.detail,
         arms=(_arm(receipt, found.arms[0]), _arm(receipt, found.arms[1])),
         slots=len(receipt.slots),
-        slots_planned=4 * planned_blocks(receipt.plan, receipt.slots),
+        slots_planned=planned,
         suspect=tuple(
             f"block {block.block + 1}: {', '.join(block.suspect)}"
             for block in found.blocks
             if block.suspect
         ),
         gates=tuple(
-            GateView(name=g.name, gate_class=g.gate_class, status=g.status, reason=g.reason)
+            GateView(
+                name=g.name,
+                gate_class=g.gate_class,
+                status=g.status,
+                reason=told.get(g.reason, g.reason),
+            )
             for g in receipt.gates
             if g.status in ("fail", "unknown")
         ),
         gates_passed=sum(gate.status == "pass" for gate in receipt.gates),
     )
+
+
+def _stop_told(receipt: Receipt, planned: int) -> dict[str, str]:
+    """What the receipt says of slots that are missing → the same for whoever stopped the run.
+
+    A receipt holds a run against its plan, whatever kept it from the rest; that a person did is
+    known here alone. A slot that failed before the stop remains what it is.
+    """
+    if any(slot.status == "failed" for slot in receipt.slots):
+        return {}
+    words = stopped_words(len(receipt.slots), planned)
+    return {
+        gate.reason: f"{words}; a plan that was not run to its end counts as failed"
+        for gate in receipt.gates
+        if gate.name == "errors" and gate.status == "fail"
+    }
+
+
+def stopped_words(slots: int, planned: int) -> str:
+    """Who ended a run, and when."""
+    return f"stopped by you in the page after {slots} of {planned} slots"
 
 
 def _arm(receipt: Receipt, summary: ArmSummary) -> ArmResult:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -26,7 +27,7 @@ from driver.receipt import parse
 from driver.records import Receipt
 from driver.report import how_opened
 from driver.run import Request, run
-from driver.serve.live import PageDisplay, result_of
+from driver.serve.live import PageDisplay, result_of, stopped_words
 from driver.serve.site import ServePage
 from driver.serve.state import BrowserView, Offer, Presence, PresetOffer, State, Wish
 from driver.serve.tab import Standing, TabSession, system_of
@@ -225,6 +226,9 @@ class Bench:
             receipt = parse(data)
             result = result_of(receipt, path.resolve(), len(page.receipts), stopped)
             page.receipts.append(path)
+            if stopped:
+                words = stopped_words(result.slots, result.slots_planned)
+                self.report.error(f"{words}: the verdict holds what ran against the whole plan")
             self.report.result(self.settings.told(receipt, path))
         earlier = (result, *page.state.earlier) if result else page.state.earlier
         page.show(phase="ready", result=result, earlier=earlier, problem=problem)
@@ -280,7 +284,7 @@ class Bench:
 def _by_fields(message: str) -> str:
     """A message with the page's fields in the place of the command line's options."""
     for option, field in (("--budget", "Time"), ("--blocks", "Blocks")):
-        message = message.replace(f"{option} ", f"“{field}” ")
+        message = re.sub(rf"{option}(?=:? )", f"“{field}”", message)
     return message
 
 
