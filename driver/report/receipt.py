@@ -30,6 +30,7 @@ from driver.report.words import (
     estimate_lines,
     first_known,
     how_opened,
+    others_text,
     quartiles_text,
     roofline_share,
     variants_tried,
@@ -138,7 +139,9 @@ def _arms_table(receipt: Receipt) -> TextTable:
 
 
 def _slots_table(slots: Sequence[Slot]) -> TextTable:
-    headings = ("slot", "block", "side", "status", "ms/step by window", "last loss", "sentinel ms")
+    watched = any(slot.others_cpu is not None for slot in slots)
+    headings = ("slot", "block", "side", "status", "ms/step by window", "last loss", "sentinel ms",
+                *(("others",) if watched else ()))  # fmt: skip
     table = TextTable(headings, ("side", "status", "ms/step by window"), head=0)
     for slot in slots:
         windows = " ".join(
@@ -155,6 +158,7 @@ def _slots_table(slots: Sequence[Slot]) -> TextTable:
                 for found in (slot.sentinel_ms, slot.gpu_sentinel_ms)
                 if found
             ),
+            *((others_text(slot),) if watched else ()),
         )  # fmt: skip
     return table
 

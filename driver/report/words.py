@@ -1,5 +1,6 @@
 """A receipt's findings in plain words, the same for every kind of report."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -165,6 +166,12 @@ def peak_gflops(arm: ArmPlan) -> float | None:
     samples that a busy core had halved would let a step reach more than 100%.
     """
     return (best_sample(arm.roofline.all_gflops) or None) if arm.roofline else None
+
+
+def others_text(slot: Slot) -> str:
+    """Share of the machine's CPU time that others used in a slot; empty where it is not known."""
+    share = slot.others_cpu
+    return "" if share is None else "?" if math.isnan(share) else f"{share:.0%}"
 
 
 def roofline_share(receipt: Receipt, summary: ArmSummary) -> str:
