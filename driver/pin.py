@@ -20,7 +20,11 @@ def pin_arms(specs: tuple[ArmSpec, ArmSpec], path: Path) -> tuple[ArmSpec, ArmSp
     """
     data = read_receipt(path)
     receipt = whole(path, data)
-    if receipt.digest != digest(data):
+    try:
+        actual = digest(data)
+    except ReceiptError as error:
+        raise ReceiptError(f"{path}: {error}") from error
+    if receipt.digest != actual:
         raise ReceiptError(f"{path}: was changed after it was written; its digest does not match")
     a, b = specs
     arms = receipt.plan.arms

@@ -28,7 +28,7 @@ from driver.cli.frame import (
     parse_margin,
     terminal,
 )
-from driver.errors import ReceiptError, UsageError
+from driver.errors import ArmError, PresetError, ReceiptError, UsageError
 from driver.parity import LEAST_BLOCKS, SIDES
 from driver.receipt import parse
 from driver.records import HistoryReceipt
@@ -97,7 +97,7 @@ def reproduce_command(
     budget_s = duration_s("--budget", budget) if budget is not None else None
     try:
         request = reproduce.request_for(base, out, corpus_file, budget_s)
-    except ReceiptError as error:
+    except (ReceiptError, PresetError, ArmError) as error:  # of what stands in its plan
         raise ReceiptError(f"{receipt}: {error}") from error
     check_threads(request.arms)
     check_places(out)
