@@ -13,7 +13,6 @@ from pydantic import ValidationError
 
 from driver import layout
 from driver.errors import ReceiptError, UsageError
-from driver.faults import kind_of, listed
 from driver.receipt import parse
 from driver.records import Calibration, CalibrationKey, Receipt
 
@@ -88,23 +87,7 @@ def whole(path: Path, data: Any) -> Receipt:
     try:
         return parse(data)
     except ReceiptError as error:
-        raise ReceiptError(f"{path}: {_in_words(data, error)}") from error
-
-
-def unfit(data: Any) -> str | None:
-    """Why data have not the form of a receipt; None where they have."""
-    try:
-        parse(data)
-    except ReceiptError as error:
-        return _in_words(data, error)
-    return None
-
-
-def _in_words(data: Any, error: ReceiptError) -> str:
-    if not isinstance(data, dict):
-        return f"a receipt is a JSON object, this is {kind_of(data)}"
-    cause = error.__cause__
-    return listed(cause) if isinstance(cause, ValidationError) else str(error)
+        raise ReceiptError(f"{path}: {error}") from error
 
 
 def file_sha256(path: Path) -> str | None:

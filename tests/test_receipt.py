@@ -264,10 +264,10 @@ PROFILE = ("plan", "arms", 0, "profile")
         (("ops", 2, "op"), "sgd", "plan/arms/0/profile/ops/2/op"),
         (("samples", "profiled_ms", 2), 1.0, "plan/arms/0/profile/"),
         (("samples", "ops", 0, "calls"), 9, "plan/arms/0/profile/ops/0/calls"),
-        (("samples", "steps"), 0, "plan/arms/0/profile/samples/steps: "),
-        (("samples", "plain_ms", 0), None, "plan/arms/0/profile/samples/plain_ms/0: "),
-        (("samples", "plain_ms"), [1.0] * 5000, "plan/arms/0/profile/samples/plain_ms: "),
-        (("ops", 0, "ms"), None, "plan/arms/0/profile/ops/0/ms: "),
+        (("samples", "steps"), 0, "plan/arms/0/profile/samples/steps should be "),
+        (("samples", "plain_ms", 0), None, "plan/arms/0/profile/samples/plain_ms/0 should be "),
+        (("samples", "plain_ms"), [1.0] * 5000, "plan/arms/0/profile/samples/plain_ms should have "),
+        (("ops", 0, "ms"), None, "plan/arms/0/profile/ops/0/ms should be "),
     ],
 )
 def test_a_forged_profile(path: tuple[str | int, ...], value: Json, said: str) -> None:

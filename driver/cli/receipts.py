@@ -169,15 +169,13 @@ def _verified(path: Path, rebuilds: bool) -> VerifyAnswer:
     except DriverError as error:
         return VerifyAnswer(receipt=name, status="unreadable", faults=(str(error),))
     found = examine(data, evaluator())
-    faults, remarks, files = found.faults, found.remarks, None
-    if found.receipt is None and (form := store.unfit(data)):
-        faults = (form,)
+    remarks, files = found.remarks, None
     if rebuilds and found.status != "invalid":
         subject = parse(data).subject
         files = rebuild.rebuild(subject)
         if rebuild.differing(files):
             remarks = (*remarks, *rebuild.source_remarks(subject))
     return VerifyAnswer(
-        receipt=name, status=found.status, faults=faults, unconfirmed=found.unconfirmed,
+        receipt=name, status=found.status, faults=found.faults, unconfirmed=found.unconfirmed,
         remarks=remarks, rebuilt=files,
     )  # fmt: skip

@@ -118,7 +118,7 @@ def read(file: Path) -> Rows | Refused:
         data, file_sha256 = store.hashed_receipt(file)
         checked = examine(data, _evaluator())
         if checked.receipt is None or checked.derived is None:
-            return Refused(file=str(file), reason=store.unfit(data) or checked.faults[0])
+            return Refused(file=str(file), reason=checked.faults[0])
         return replace(rows_of(checked, file.name), file_sha256=file_sha256)
     except ReceiptError as error:
         return Refused(file=str(file), reason=str(error).removeprefix(f"{file}: "))
@@ -129,8 +129,7 @@ def read_one(file: Path) -> tuple[Receipt, Rows]:
     data = store.read_receipt(file)
     checked = examine(data, _evaluator())
     if checked.faults or checked.receipt is None:
-        fault = (None if checked.receipt else store.unfit(data)) or checked.faults[0]
-        raise ReceiptError(f"{file}: INVALID: {fault} (driver verify says more)")
+        raise ReceiptError(f"{file}: INVALID: {checked.faults[0]} (driver verify says more)")
     return checked.receipt, rows_of(checked, file.name)
 
 

@@ -16,7 +16,6 @@ from driver.receipt.sealing import (
     parse,
     plan_digest,
     restored,
-    schema_faults,
     seal,
 )
 
@@ -34,7 +33,6 @@ __all__ = [
     "parse",
     "plan_digest",
     "restored",
-    "schema_faults",
     "seal",
     "verify",
 ]

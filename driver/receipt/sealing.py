@@ -3,7 +3,7 @@
 import hashlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 
 from driver.errors import ReceiptError
+from driver.faults import kind_of, listed
 from driver.records import Plan, Receipt, Record
 
 FORMAT = "driver-receipt/1"
@@ -184,7 +185,7 @@ def _copied(value: Any) -> Any:
 def parse(data: Any) -> Receipt:
     """Checks format and schema; raises ReceiptError naming the first few faults."""
     if not isinstance(data, dict):
-        raise ReceiptError(f"a receipt is a JSON object, this is {type(data).__name__}")
+        raise ReceiptError(f"a receipt is a JSON object, this is {kind_of(data)}")
     try:
         found = data.get("format")
         if found != FORMAT:
@@ -193,17 +194,4 @@ def parse(data: Any) -> Receipt:
     except RecursionError as error:
         raise ReceiptError("nested too deeply for a receipt") from error
     except ValidationError as error:
-        raise ReceiptError(schema_faults(error)) from error
-
-
-def schema_faults(error: ValidationError) -> str:
-    """The first few faults of a record that does not fit its schema, and how many there are."""
-    faults = [f"{_place(fault['loc'])}: {fault['msg']}" for fault in error.errors()[:5]]
-    more = error.error_count() - len(faults)
-    return "; ".join(faults) + (f"; and {more} more" if more else "")
-
-
-def _place(loc: Sequence[int | str]) -> str:
-    """Where a fault lies; a key of a stranger's choosing is quoted, so that no escape gets out."""
-    parts = (str(part) for part in loc)
-    return "/".join(part if part.isidentifier() or part.isdigit() else repr(part) for part in parts)
+        raise ReceiptError(listed(error)) from error
