@@ -1,11 +1,17 @@
-"""A receipt's files against this source: modules compiled anew, kernels and page modules read."""
+"""What a receipt's page was given, against this source: modules compiled anew, kernels and page
+modules read, initial state and batches drawn anew."""
 
 import hashlib
 from collections.abc import Sequence
 
-from driver import build, layout
-from driver.errors import BuildError
-from driver.records import Artifact, RebuiltFile, Subject
+import numpy as np
+
+from driver import build, corpus, layout, presets
+from driver.errors import BuildError, CorpusError, PresetError
+from driver.jobs import READ_LIMIT_BYTES
+from driver.records import Artifact, Plan, RebuiltFile, Subject
+from driver.tensors import flat_size
+from driver.workload import Workload
 
 _PAGE = "web/"
 
@@ -17,6 +23,66 @@ def rebuild(subject: Subject) -> tuple[RebuiltFile, ...]:
     is none of this project's is not passed to the compiler.
     """
     return tuple(_rebuilt(artifact) for artifact in subject.artifacts)
+
+
+def redraw(plan: Plan, corpus_file: str | None = None) -> tuple[RebuiltFile, ...]:
+    """Corpus, initial state and batches of the plan, drawn from its seed by this source.
+
+    `corpus_file` is the text where it is not the generated one.
+    """
+    recorded = plan.corpus.sha256
+    try:
+        text = corpus.load(corpus_file)
+    except CorpusError as error:
+        return (_compared("corpus", recorded, None, str(error)),)
+    absent = (
+        f"{corpus_file} is another text"
+        if corpus_file
+        else f"not the generated one; name the file {plan.corpus.name!r:.100} with --corpus"
+    )
+    state = tokens = None
+    why_state = f"seed {plan.seed} gives another one"
+    why_tokens = why_state if text.sha256 == recorded else "drawn from the corpus, see there"
+    try:
+        state, tokens = _drawn(plan, text)
+    except (PresetError, CorpusError, BuildError) as error:
+        why_state = why_tokens = str(error)
+    return (
+        _compared("corpus", recorded, text.sha256, absent),
+        _compared("initial state", plan.state_sha256, state, why_state),
+        _compared("batches", plan.tokens_sha256, tokens, why_tokens),
+    )
+
+
+def _drawn(plan: Plan, text: corpus.Corpus) -> tuple[str, str | None]:
+    """SHA-256 of the state and the batches; of the batches None where the text is another one.
+
+    Raises PresetError or CorpusError for what cannot be drawn, BuildError where it is too much.
+    """
+    preset = presets.from_keys("the receipt's preset", plan.preset)
+    config = preset.model
+    if config != plan.config:
+        raise PresetError("the receipt's preset and config describe two models")
+    steps = max(arm.warmup_steps + arm.windows * arm.steps_per_window for arm in plan.arms)
+    size_bytes = 4 * max(flat_size(config), steps * config.batch * (config.ctx + 1))
+    if size_bytes > READ_LIMIT_BYTES:
+        raise BuildError(
+            f"{size_bytes / 2**30:.2f} GiB are not drawn again "
+            f"(limit {READ_LIMIT_BYTES / 2**30:g} GiB)"
+        )
+    workload = Workload.draw(preset, text, plan.seed)
+    if text.sha256 != plan.corpus.sha256:
+        return workload.state_sha256, None
+    tokens = np.ascontiguousarray(workload.batches(steps), "<i4")
+    return workload.state_sha256, hashlib.sha256(tokens.data).hexdigest()
+
+
+def _compared(name: str, recorded: str, here: str | None, reason: str) -> RebuiltFile:
+    same = here == recorded
+    return RebuiltFile(
+        name=name, recorded_sha256=recorded, rebuilt_sha256=here, same=same,
+        reason=None if same else reason,
+    )  # fmt: skip
 
 
 def source_remarks(subject: Subject) -> list[str]:

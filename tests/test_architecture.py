@@ -54,11 +54,11 @@ ORDER = [
     "precision",  # what half precision did, for the ladder
     "receipt",
     "store",  # receipts as files: receipt itself does no I/O
-    "rebuild",  # the files that a receipt names, made from this source
     "compare",  # two receipts
     "trend",  # many: changes of level, a new run beside earlier ones
     "pin",
     "workload",  # what the arms train, and what the reference makes of it
+    "rebuild",  # what a receipt's page was given, made from this source
     "prepare",
     "plan",
     "progress",

@@ -266,7 +266,11 @@ PROFILE = ("plan", "arms", 0, "profile")
         (("samples", "ops", 0, "calls"), 9, "plan/arms/0/profile/ops/0/calls"),
         (("samples", "steps"), 0, "plan/arms/0/profile/samples/steps should be "),
         (("samples", "plain_ms", 0), None, "plan/arms/0/profile/samples/plain_ms/0 should be "),
-        (("samples", "plain_ms"), [1.0] * 5000, "plan/arms/0/profile/samples/plain_ms should have "),
+        (
+            ("samples", "plain_ms"),
+            [1.0] * 5000,
+            "plan/arms/0/profile/samples/plain_ms should have ",
+        ),
         (("ops", 0, "ms"), None, "plan/arms/0/profile/ops/0/ms should be "),
     ],
 )

@@ -1,5 +1,6 @@
 """`driver verify` on what a stranger sends: answers, other evaluators, mutations, rebuilding."""
 
+import hashlib
 import json
 import random
 import tracemalloc
@@ -12,12 +13,15 @@ import pytest
 import receipts
 from receipts import EVALUATOR
 
-from driver import build, rebuild, store
+from driver import build, presets, rebuild, store
+from driver import corpus as corpora
 from driver.cli import receipts as receipt_commands
 from driver.errors import BuildError
 from driver.plan import evaluator
+from driver.presets import Preset
 from driver.receipt import digest, examine
 from driver.records import Artifact, Evaluator, Subject
+from driver.workload import Workload
 
 RUNS = receipts.everything()
 SEALED = {name: run.sealed() for name, run in RUNS.items()}
@@ -314,17 +318,94 @@ def test_files_of_another_source_are_not_taken_for_ours() -> None:
     assert "another source" in (file.reason or "")
 
 
-def test_rebuild_from_the_command(verify: Verify) -> None:
+@pytest.fixture
+def text(tmp_path: Path) -> str:
+    """A corpus for the receipts' vocabulary, none of bytes that text has."""
+    path = tmp_path / "text.bin"
+    path.write_bytes(bytes(i * i % 5 for i in range(301)))
+    return str(path)
+
+
+def drawn(text: str, **plan_changes: Any) -> receipts.Parts:
+    """A run whose state and batches are what its seed gives; then changes that all echo."""
+    built = RUNS["good"]
+    corpus = corpora.load(text)
+    keys = presets.load("tiny").model_dump() | built.plan.config.model_dump()
+    preset = Preset(**keys | {"name": "mini"})
+    workload = Workload.draw(preset, corpus, built.plan.seed)
+    tokens = workload.batches(receipts.STEPS).astype("<i4").tobytes()
+    facts = built.plan.corpus.model_copy(
+        update={"name": "text.bin", "sha256": corpus.sha256, "size_bytes": len(corpus.data)}
+    )
+    changes = {
+        "preset": preset.model_dump(mode="json"), "corpus": facts,
+        "state_sha256": workload.state_sha256, "tokens_sha256": hashlib.sha256(tokens).hexdigest(),
+    } | plan_changes  # fmt: skip
+    echoed = {key: changes[key] for key in ("state_sha256", "tokens_sha256")}
+    a, b = (arm.model_copy(update={"expected": arm.expected | echoed}) for arm in built.plan.arms)
+    for i, slot in enumerate(built.slots):
+        built = built.with_slot(i, ran=slot.ran | echoed)
     kernel = build.gather_wgsl()["gelu_forward.wgsl"]
-    run = RUNS["good"]
-    right = replace(run, subject=_subject(_artifact(kernel))).sealed()
-    code, printed = verify(right, "--rebuild")
-    assert (code, "1 of 1 files are the same here" in printed) == (0, True)
+    built = replace(built, subject=_subject(_artifact(kernel)))
+    return built.with_plan(arms=(a, b), **changes)
+
+
+def test_rebuild_from_the_command(verify: Verify, text: str) -> None:
+    run = drawn(text)
+    code, printed = verify(run.sealed(), "--rebuild", "--corpus", text)
+    assert (code, "4 of 4 are the same here" in printed) == (0, True), printed
+    kernel = build.gather_wgsl()["gelu_forward.wgsl"]
     wrong = replace(run, subject=_subject(_artifact(kernel, sha256="11" * 32))).sealed()
-    code, printed = verify(wrong, "--rebuild")
+    code, printed = verify(wrong, "--rebuild", "--corpus", text)
     assert code == 1
+    assert "3 of 4 are the same here" in printed
     assert "this source gives" in printed
     assert "made from revision" in printed
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"seed": 12}, ("'initial state': seed 12 gives", "'batches': seed 12 gives")),
+        ({"state_sha256": "11" * 32}, ("'initial state': seed 11 gives",)),
+        ({"tokens_sha256": "11" * 32}, ("'batches': seed 11 gives",)),
+        ({"preset": {"name": "mini"}}, ("'initial state': the receipt's preset",)),
+    ],
+)
+def test_a_state_that_is_not_the_seeds(
+    verify: Verify, text: str, changes: dict[str, Any], said: tuple[str, ...]
+) -> None:
+    """However consistent the file is: both arms may have been given what favours one."""
+    run = drawn(text, **changes).sealed()
+    assert verify(run)[0] == 0
+    code, printed = verify(run, "--rebuild", "--corpus", text)
+    assert code == 1
+    for line in said:
+        assert line in printed
+
+
+def test_a_corpus_that_is_not_at_hand(verify: Verify, text: str, tmp_path: Path) -> None:
+    other = tmp_path / "other.bin"
+    other.write_bytes(bytes(300))
+    run = drawn(text).sealed()
+    for flags, said in (
+        ((), "name the file 'text.bin' with --corpus"),
+        (("--corpus", str(other)), "other.bin is another text"),
+        (("--corpus", str(tmp_path)), "is a folder"),
+    ):
+        code, printed = verify(run, "--rebuild", *flags)
+        assert code == 1
+        assert said in printed
+    assert verify(run, "--corpus", text)[0] == 2
+
+
+def test_more_than_can_be_drawn_is_not_drawn(text: str) -> None:
+    """A stranger's plan may ask for any number of steps."""
+    plan = drawn(text).plan
+    many = plan.arms[0].model_copy(update={"windows": 10**12})
+    found = rebuild.redraw(plan.model_copy(update={"arms": (many, plan.arms[1])}), text)
+    assert [file.same for file in found] == [True, False, False]
+    assert "GiB are not drawn again" in (found[1].reason or "")
 
 
 def test_this_installation_has_an_evaluator() -> None:

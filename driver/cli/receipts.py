@@ -26,9 +26,16 @@ def verify(
     rebuilds: Annotated[
         bool,
         typer.Option(
-            "--rebuild", help="Also compile its modules from this source and compare digests."
+            "--rebuild",
+            help="Also compile its modules, draw its state and batches, and compare digests.",
         ),
     ] = False,
+    corpus_file: Annotated[
+        str | None,
+        typer.Option(
+            "--corpus", metavar="FILE", help="With --rebuild: the text, where it was a file."
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check receipts offline: schema, digests, and every derived number computed again.
@@ -40,7 +47,9 @@ def verify(
 
     Example: driver verify receipts/*.receipt.json
     """
-    answers = [_verified(path, rebuilds) for path in receipts]
+    if corpus_file and not rebuilds:
+        raise UsageError("--corpus is what --rebuild draws batches from; give both")
+    answers = [_verified(path, rebuilds, corpus_file) for path in receipts]
     if as_json:
         print(json.dumps([answer.model_dump(mode="json") for answer in answers], indent=1))
     else:
@@ -161,7 +170,7 @@ def _ladder(path: Path) -> LadderReport | None:
         raise ReceiptError(f"{path}: not a whole ladder: {listed(error)}") from error
 
 
-def _verified(path: Path, rebuilds: bool) -> VerifyAnswer:
+def _verified(path: Path, rebuilds: bool, corpus_file: str | None) -> VerifyAnswer:
     """What one file is, never an error: the others are looked at too."""
     name = str(path)
     try:
@@ -171,10 +180,10 @@ def _verified(path: Path, rebuilds: bool) -> VerifyAnswer:
     found = examine(data, evaluator())
     remarks, files = found.remarks, None
     if rebuilds and found.status != "invalid":
-        subject = parse(data).subject
-        files = rebuild.rebuild(subject)
+        receipt = parse(data)
+        files = rebuild.rebuild(receipt.subject) + rebuild.redraw(receipt.plan, corpus_file)
         if rebuild.differing(files):
-            remarks = (*remarks, *rebuild.source_remarks(subject))
+            remarks = (*remarks, *rebuild.source_remarks(receipt.subject))
     return VerifyAnswer(
         receipt=name, status=found.status, faults=found.faults, unconfirmed=found.unconfirmed,
         remarks=remarks, rebuilt=files,

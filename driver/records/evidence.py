@@ -11,7 +11,7 @@ Agreement = Literal["agree", "disagree", "not comparable"]
 
 
 class RebuiltFile(Record):
-    """A file of the receipt's subject beside the same file of this source."""
+    """Something that the page was given, as the receipt has it and as this source gives it."""
 
     name: str
     recorded_sha256: str

@@ -27,7 +27,7 @@ def verify_answer(answer: VerifyAnswer, most: int = 20) -> str:
     lines += [f"  note: {line}" for line in answer.remarks]
     if answer.rebuilt is not None:
         same = sum(file.same for file in answer.rebuilt)
-        lines.append(f"  rebuilt: {same} of {len(answer.rebuilt)} files are the same here")
+        lines.append(f"  rebuilt: {same} of {len(answer.rebuilt)} are the same here")
         others = [file for file in answer.rebuilt if not file.same]
         lines += [f"  {file.name!r:.80}: {file.reason}" for file in others]
     return "\n".join(map(visible, lines))
