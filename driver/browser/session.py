@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import re
 import shutil
+import time
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -315,9 +316,21 @@ def _family(process: psutil.Process | None) -> list[psutil.Process]:
 
 
 def _end_processes(family: list[psutil.Process]) -> None:
-    """Kills what is still there of a browser that was asked to close."""
-    _, alive = psutil.wait_procs(family, timeout=2)
-    for process in alive:
+    """Kills what is still there of a browser that was closed, and waits until none of it runs.
+
+    Nothing of it has anything left to do: its profile goes too. One that has ended and that whoever
+    inherited it has not asked for yet runs no more.
+    """
+    for process in family:
         with contextlib.suppress(psutil.Error):
             process.kill()
-    psutil.wait_procs(alive, timeout=5)
+    until = time.monotonic() + _CLOSE_S
+    while any(map(_runs, family)) and time.monotonic() < until:
+        time.sleep(0.01)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
