@@ -25,7 +25,7 @@ STEIN_POWER = 0.95
 @lru_cache
 def t_quantile(df: float, confidence: float = CONFIDENCE) -> float:
     """Half-width of a two-sided interval in standard errors."""
-    return float(scipy.stats.t.ppf((1 + confidence) / 2, df))
+    return float(scipy.special.stdtrit(df, (1 + confidence) / 2))
 
 
 def detectable(sd: float, blocks: int, df: int, power: float) -> float:
@@ -50,7 +50,7 @@ def stein_blocks(sd: float, df: int, difference: float, pilot: int, most: int) -
 
 def varies_more(sd: float, df: int, other_sd: float, other_df: int) -> bool:
     """Whether a deviation is larger than another by more than chance allows: F test, 5%."""
-    return sd**2 > float(scipy.stats.f.ppf(CONFIDENCE, df, other_df)) * other_sd**2
+    return sd**2 > float(scipy.special.fdtri(df, other_df, CONFIDENCE)) * other_sd**2
 
 
 @lru_cache
@@ -59,12 +59,12 @@ def _noncentrality(df: int, power: float) -> float:
     edge = t_quantile(df)
 
     def excess(nc: float) -> float:
-        # The other tail counts for nothing here; scipy gives NaN for it where it underflows.
-        return float(scipy.stats.nct.sf(edge, df, nc)) - power
+        # The other tail counts for nothing here.
+        return 1 - float(scipy.special.nctdtr(df, nc, edge)) - power
 
     return float(scipy.optimize.brentq(excess, 0.0, 4 * edge))
 
 
 @lru_cache
 def _stein_shift(df: int, power: float) -> float:
-    return t_quantile(df) + float(scipy.stats.t.ppf(power, df))
+    return t_quantile(df) + float(scipy.special.stdtrit(df, power))

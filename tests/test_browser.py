@@ -285,11 +285,13 @@ async def test_a_cancelled_start_leaves_nothing(choice: BrowserChoice) -> None:
 
 async def test_a_killed_browser_leaves_nothing(choice: BrowserChoice) -> None:
     async with BrowserSession(choice) as session:
-        profile = profile_of(session)
+        profile, lock = profile_of(session), session._lock
         assert session._process is not None
         session._process.kill()
         await asyncio.sleep(0.1)
     assert_gone(profile, 0)
+    if sys.platform == "linux":
+        assert lock is not None and not lock.exists()
 
 
 @pytest.mark.parametrize("named", [True, False])

@@ -33,6 +33,7 @@ from driver.server import JobServer
 
 _CLOSE_S = 6.0
 _PROFILE = re.compile(r"playwright_(chromium|firefox|webkit)dev_profile-")
+_LOCK = re.compile(r"\.?(org\.chromium\.Chromium|com\.google\.Chrome)\.\w+")
 MAX_EVENTS = 200
 
 
@@ -56,6 +57,7 @@ class BrowserSession:
         self._browser: Browser | None = None
         self._process: psutil.Process | None = None  # of our own making, so ours to end
         self._profile: Path | None = None
+        self._lock: Path | None = None  # a folder beside it, that Chromium itself makes
         self._facts: BrowserFacts | None = None
         self._elsewhere: psutil.Process | None = None  # started by somebody else, on this machine
 
@@ -143,6 +145,7 @@ class BrowserSession:
             ) from error
         if own:
             self._process, self._profile = process, _profile_of(self._facts.argv)
+            self._lock = _lock_of(self._profile) if self._profile else None
         else:
             self._elsewhere = process
 
@@ -160,6 +163,8 @@ class BrowserSession:
         await asyncio.to_thread(_end_processes, family)
         if self._profile and _PROFILE.match(self._profile.name):
             shutil.rmtree(self._profile, ignore_errors=True)
+        if self._lock:  # left by one that was killed
+            shutil.rmtree(self._lock, ignore_errors=True)
         self._browser = self._playwright = self._process = None
 
 
@@ -304,6 +309,15 @@ def _profile_of(argv: tuple[str, ...]) -> Path | None:
         if _PROFILE.match(path.name):
             return path
     return None
+
+
+def _lock_of(profile: Path) -> Path | None:
+    """Chromium's folder outside the profile, with the socket by which a second start finds it."""
+    try:
+        folder = (profile / "SingletonSocket").readlink().parent
+    except OSError:
+        return None
+    return folder if _LOCK.fullmatch(folder.name) else None
 
 
 def _family(process: psutil.Process | None) -> list[psutil.Process]:
