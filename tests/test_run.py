@@ -78,7 +78,9 @@ def gates(receipt: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def test_wasm_against_wasm64(run: RunPreset) -> None:
     """Two arms that train: every numeric gate passes, and the receipt tells what ran."""
-    code, (receipt,), printed = run("--arms", "wasm64:threads=1,wasm:threads=2", "--blocks", 2)
+    code, (receipt,), printed = run(
+        "--arms", f"wasm64:{ONE},wasm:threads=2+tile=4x8", "--blocks", 2
+    )
     assert code == 0
     assert receipt["verdict"]["status"] == "unqualified"  # two blocks give no interval
     blocking = {n: g for n, g in gates(receipt).items() if g["gate_class"] == "blocking"}
@@ -87,7 +89,7 @@ def test_wasm_against_wasm64(run: RunPreset) -> None:
     assert {g["status"] for g in blocking.values()} <= {"pass", "not-applicable"}, blocking
     for name in ("parity.grads", "parity.params", "curve.loss", "final.params", "repeat"):
         assert blocking[f"{name}.A"]["status"] == blocking[f"{name}.B"]["status"] == "pass"
-    # 32- and 64-bit addresses, one thread and two: the same bits.
+    # 32- and 64-bit addresses, one thread and two, two tiles: the same bits.
     assert receipt["comparison"]["drift"]["loss"] == 0
     slots = receipt["slots"]
     assert [slot["side"] for slot in slots] in (list("ABBABAAB"), list("BAABABBA"))
@@ -114,7 +116,7 @@ def _artifacts(receipt: dict[str, Any]) -> list[str]:
 
 def test_webgpu_on_a_software_adapter(run: RunPreset) -> None:
     """A software adapter is no error: everything numeric is checked, the verdict says so."""
-    code, (receipt,), printed = run("--arms", "wasm,webgpu", "--profile")
+    code, (receipt,), printed = run("--arms", "wasm:tile=6x8,webgpu", "--profile")
     if receipt["environment"]["adapter_verdict"] != "software":
         pytest.skip("this machine's adapter is not a software adapter")
     assert code == 0
@@ -153,7 +155,7 @@ def test_without_shared_memory_and_simd(
     left = {key: value for key, value in app._HEADERS.items() if "Cross-Origin" not in key}
     with monkeypatch.context() as patched:
         patched.setattr(app, "_HEADERS", left)
-        code, (receipt,), printed = run("--arms", "wasm:simd=off,wasm64")
+        code, (receipt,), printed = run("--arms", "wasm:simd=off,wasm64:tile=6x8")
     assert code == 0
     assert receipt["environment"]["page"]["cross_origin_isolated"] is False
     assert receipt["environment"]["threads"]["measured"] == []
