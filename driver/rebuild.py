@@ -63,7 +63,7 @@ def _drawn(plan: Plan, text: corpus.Corpus) -> tuple[str, str | None]:
     config = preset.model
     if config != plan.config:
         raise PresetError("the receipt's preset and config describe two models")
-    steps = max(arm.warmup_steps + arm.windows * arm.steps_per_window for arm in plan.arms)
+    steps = max(arm.total_steps for arm in plan.arms)
     size_bytes = 4 * max(flat_size(config), steps * config.batch * (config.ctx + 1))
     if size_bytes > READ_LIMIT_BYTES:
         raise BuildError(
@@ -113,13 +113,7 @@ def _rebuilt(artifact: Artifact) -> RebuiltFile:
             reasons.append(f"this source gives {sha256[:16]}, the receipt has another file")
             if compiler and compiler != artifact.compiler:
                 reasons.append(f"compiled by {artifact.compiler!r:.60}, here by {compiler}")
-    return RebuiltFile(
-        name=artifact.name,
-        recorded_sha256=artifact.sha256,
-        rebuilt_sha256=sha256,
-        same=sha256 == artifact.sha256,
-        reason="; ".join(reasons) or None,
-    )
+    return _compared(artifact.name, artifact.sha256, sha256, "; ".join(reasons))
 
 
 def _here(artifact: Artifact) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from driver.cli.frame import JsonOption, terminal
 from driver.errors import DriverError, ReceiptError, UsageError
 from driver.faults import listed
 from driver.plan import evaluator
-from driver.receipt import examine, parse
+from driver.receipt import examine
 from driver.records import LadderReport, VerifyAnswer
 from driver.report.terminal import visible
 
@@ -179,8 +179,8 @@ def _verified(path: Path, rebuilds: bool, corpus_file: str | None) -> VerifyAnsw
         return VerifyAnswer(receipt=name, status="unreadable", faults=(str(error),))
     found = examine(data, evaluator())
     remarks, files = found.remarks, None
-    if rebuilds and found.status != "invalid":
-        receipt = parse(data)
+    receipt = found.receipt
+    if rebuilds and receipt and found.status != "invalid":
         files = rebuild.rebuild(receipt.subject) + rebuild.redraw(receipt.plan, corpus_file)
         if rebuild.differing(files):
             remarks = (*remarks, *rebuild.source_remarks(receipt.subject))
